@@ -21,13 +21,13 @@ from workbench.graphs import (
 )
 from workbench.plugins.remedies.equivalence import (
     FULL,
-    LEAST_DB,
     MOST_PROVEN,
     Equivalent,
     Finder,
     evaluate,
     is_float,
     is_static,
+    least_db,
     make_full,
     reshape,
     sqnr,
@@ -109,7 +109,7 @@ def _replace(
     }
     result = build(*samples.values(), *constants.values())
     ratio = sqnr(result, _execute(finder, root, members, samples))
-    if ratio < LEAST_DB.get(value(root).element_size(), LEAST_DB[8]):
+    if ratio < least_db(value(root), 0):
         return None
     count = sum(map(overwrites, members))
     made = (root,) if root.target in _MADE else ()

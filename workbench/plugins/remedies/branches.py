@@ -17,8 +17,6 @@ from torch.fx import Node
 
 from workbench.graphs import PRODUCTS, function_of, is_pure, readers
 from workbench.plugins.remedies.equivalence import (
-    LEAST_DB,
-    REORDERED_DB,
     Equivalent,
     Finder,
     Refused,
@@ -26,13 +24,14 @@ from workbench.plugins.remedies.equivalence import (
     elements,
     evaluate,
     is_static,
+    least_db,
     name_of,
     names_of,
     sqnr,
     value,
 )
 from workbench.plugins.remedies.filters import Filter, Place, multiply
-from workbench.plugins.remedies.linear import CALLED, MOVED, count_work
+from workbench.plugins.remedies.linear import CALLED, MOVED, count_work, scale
 
 aten: Any = torch.ops.aten
 
@@ -439,7 +438,7 @@ class _Reader:
         bias = () if term.bias is None else (term.bias().to(dtype),)
         if term.filter.is_scale:
             tensors = (term.filter.make()[0, 0].to(dtype), *bias)
-            return _scale, tuple(each.reshape(-1, *[1] * rank) for each in tensors)
+            return scale, tuple(each.reshape(-1, *[1] * rank) for each in tensors)
         each = term.filter.spread(1) if self.kind is ROWS else term.filter
         padding, margins = self.find_margins(each, term.source, last)
         rows, columns = each.lattice
@@ -489,13 +488,8 @@ class _Reader:
         except (Refused, RuntimeError):  # these sizes do not fit
             return finder.prove(part)
         ratio = sqnr(result, expected)
-        least = LEAST_DB.get(expected.element_size(), LEAST_DB[8]) - REORDERED_DB
+        least = least_db(expected)
         return replace(part, sqnr_db=ratio) if ratio >= least else None
-
-
-def _scale(x: Any, factors: Any, *bias: Any) -> Any:
-    x = aten.mul.Tensor(x, factors)
-    return aten.add.Tensor(x, bias[0]) if bias else x
 
 
 def _count_work(node: Node) -> int:

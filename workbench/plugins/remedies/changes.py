@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
 from workbench import WorkbenchError
-from workbench.graphs import find_schema, list_sources
+from workbench.graphs import list_sources
+from workbench.plugins.remedies.equivalence import arguments_of
 
 if TYPE_CHECKING:
     from workbench.graphs import Change, LoadedModel, Parts
@@ -55,8 +56,8 @@ def build_layers(parts: Parts, names: Iterable[str], change: Change | None) -> L
     for name in names:
         node = parts.nodes[name]
         arguments = _read_arguments(node, parts)
-        if change is not None:
-            _CHANGES.get(change.of, _keep)(arguments, change.now, change.new)
+        if change is not None and change.of in _CHANGES:  # else an option of the export differs
+            _CHANGES[change.of](arguments, change.now, change.new)
         inputs.append(arguments.pop("input"))
         layers.append(_build_layer(node.target, arguments))
     return parts.wrap(_Layers(layers).eval(), inputs)
@@ -82,12 +83,10 @@ def use_function(part: LoadedModel, parts: Iterable[Sequence[str]], function: st
 
 
 def _read_arguments(node: Node, parts: Parts) -> Arguments:
-    schema = find_schema(node.target)
-    names = [argument.name for argument in schema.arguments] if schema else []
-    arguments: Arguments = dict(zip(names, node.args, strict=False)) | node.kwargs
-    for name, value in arguments.items():
-        if isinstance(value, Node):
-            arguments[name] = parts.values[value].detach().contiguous()
+    arguments: Arguments = {
+        name: parts.values[each].detach().contiguous() if isinstance(each, Node) else each
+        for name, each in arguments_of(node).items()
+    }
     if not isinstance(arguments.get("weight"), Tensor) or "input" not in arguments:
         raise WorkbenchError(f"{node.target} is no layer whose size can be changed")
     return arguments
@@ -101,10 +100,6 @@ def _build_layer(target: Any, arguments: Arguments) -> nn.Module:
     tensors = {"weight": weight} if bias is None else {"weight": weight, "bias": bias}
     layer.load_state_dict(tensors)
     return layer
-
-
-def _keep(arguments: Arguments, now: int, new: int) -> None:
-    """An option of the export differs, and no layer."""
 
 
 def _set_channels(arguments: Arguments, now: int, new: int) -> None:

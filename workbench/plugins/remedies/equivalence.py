@@ -32,9 +32,9 @@ aten: Any = torch.ops.aten
 #: Operators of a part at most, the largest tensors of one that is searched, and of one of a rule.
 _MOST_NODES, MOST_ELEMENTS, MOST_PROVEN = 24, 1 << 20, 1 << 23
 #: The least signal to noise ratio of what is equal within rounding, in dB, by bytes of an element.
-LEAST_DB = {8: 110.0, 4: 110.0, 2: 50.0}
+_LEAST_DB = {8: 110.0, 4: 110.0, 2: 50.0}
 #: Noise that sums in another order add, in dB.
-REORDERED_DB = 15.0
+_REORDERED_DB = 15.0
 #: Range of the values that are tried: exp() of larger ones leaves single precision soon.
 _RANGE = 30.0
 #: Values that are computed at most in all.
@@ -175,8 +175,7 @@ class Finder:
         if key not in self.memory:
             self.memory[key] = self._compare(each)
         ratio = self.memory[key]
-        size = value(each.sources[0]).element_size()
-        if ratio < LEAST_DB.get(size, LEAST_DB[8]) - REORDERED_DB:
+        if ratio < least_db(value(each.sources[0])):
             return None
         return replace(each, sqnr_db=ratio)
 
@@ -210,10 +209,11 @@ def trace(each: Equivalent) -> GraphModule:
 
 
 def count_operators(each: Equivalent) -> int:
-    """How many operators compute the result, without those that only arrange data."""
+    """How many operators compute the result, without constants and what only arranges data."""
     traced = trace(each).graph
     traced.eliminate_dead_code()
-    return sum(n.op == "call_function" and n.target not in VIEWS for n in traced.nodes)
+    calls = [node for node in traced.nodes if node.op == "call_function" and node.all_input_nodes]
+    return sum(node.target not in VIEWS for node in calls)
 
 
 def arguments_of(node: Node) -> dict[str, Any]:
@@ -284,6 +284,11 @@ def sqnr(result: torch.Tensor, expected: torch.Tensor) -> float:
     return 10 * math.log10(signal / noise) if signal else -math.inf
 
 
+def least_db(x: torch.Tensor, reorders: int = 1) -> float:
+    """The least ratio in dB of what equals a tensor within rounding, with so many other sums."""
+    return _LEAST_DB.get(x.element_size(), _LEAST_DB[8]) - reorders * _REORDERED_DB
+
+
 def evaluate(node: Node, values: Any) -> Any:
     """The result of a node, from those of others; `Refused` if it does not take them."""
     args, kwargs = map_arg((node.args, node.kwargs), lambda source: values[source])
@@ -335,6 +340,11 @@ def is_static(node: Node) -> bool:
     """Whether a node is a tensor all of whose sizes are known."""
     sizes = getattr(node.meta.get("val"), "shape", None)
     return sizes is not None and all(isinstance(size, int) for size in sizes)
+
+
+def is_pointwise(node: Node) -> bool:
+    """Whether each element of a result is a function of the elements at its place."""
+    return torch.Tag.pointwise in getattr(function_of(node), "tags", ())
 
 
 def is_float(node: Node, most: int = MOST_ELEMENTS) -> bool:

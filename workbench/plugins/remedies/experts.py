@@ -15,14 +15,14 @@ from torch.fx import Node
 
 from workbench.graphs import VIEWS, function_of, is_pure, readers
 from workbench.plugins.remedies.equivalence import (
-    LEAST_DB,
-    REORDERED_DB,
     Equivalent,
     Finder,
     elements,
     evaluate,
     is_float,
+    is_pointwise,
     is_static,
+    least_db,
     sqnr,
     value,
 )
@@ -163,7 +163,7 @@ class _Experts:
 
     def _is_step(self, group: tuple[Node, ...]) -> bool:
         first, target = group[0], function_of(group[0])
-        is_row_by_row = torch.Tag.pointwise in getattr(target, "tags", ()) or target in VIEWS
+        is_row_by_row = is_pointwise(first) or target in VIEWS
         if len({*group}) < len(group) or not (is_row_by_row or target is aten.linear.default):
             return False
         for node in group:
@@ -360,7 +360,7 @@ def _write(
         result = build(*values.values(), *stacks)
         values |= dict.fromkeys(copies, values[source])
         worst = min(worst, sqnr(result, finder.run(nodes, values)))
-    if worst < LEAST_DB[value(last).element_size()] - REORDERED_DB:
+    if worst < least_db(value(last)):
         return None
     text = f"{elements(chosen) // rows} of {count} experts, those that are chosen, instead of all"
     return Equivalent(

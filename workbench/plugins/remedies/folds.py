@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.fx import Node
 
-from workbench.graphs import VIEWS, function_of, readers
+from workbench.graphs import VIEWS, readers
 from workbench.plugins.remedies.equivalence import (
     MOST_PROVEN,
     Equivalent,
@@ -22,6 +22,7 @@ from workbench.plugins.remedies.equivalence import (
     elements,
     evaluate,
     is_float,
+    is_pointwise,
     is_static,
     name_of,
     names_of,
@@ -152,7 +153,7 @@ def _fold_after(finder: Finder, layer: Node, nodes: list[Node], last: Node) -> E
     shape = list(value(layer).shape)
     axis = len(shape) + _CHANNELS[layer.target]
     rows, columns = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
-    between = [*takewhile(_is_of_numbers, nodes)]
+    between = [*takewhile(lambda x: is_pointwise(x) and len(x.all_input_nodes) == 1, nodes)]
     if between == nodes:
         return None  # all channels alike
     each = read_map(finder, nodes, layer, rows, columns)
@@ -184,12 +185,6 @@ def _fold_after(finder: Finder, layer: Node, nodes: list[Node], last: Node) -> E
         kept = len(weights) * work / (shape[axis] * work + others)
         return replace(part, kept=kept, about=part.nodes)
     return part
-
-
-def _is_of_numbers(node: Node) -> bool:
-    """Whether a node is a function of each number of one tensor."""
-    tags = getattr(function_of(node), "tags", ())
-    return torch.Tag.pointwise in tags and len(node.all_input_nodes) == 1
 
 
 def _prove(

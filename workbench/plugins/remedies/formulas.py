@@ -11,8 +11,6 @@ from torch.fx import Node
 from workbench.graphs import PRODUCTS, VIEWS, is_pure, readers, tree_leaves
 from workbench.plugins.remedies.equivalence import (
     BORDERS,
-    LEAST_DB,
-    REORDERED_DB,
     Build,
     Equivalent,
     Finder,
@@ -21,20 +19,18 @@ from workbench.plugins.remedies.equivalence import (
     evaluate,
     is_float,
     is_static,
+    least_db,
     name_of,
-    rows_along,
     sqnr,
     value,
 )
 from workbench.plugins.remedies.functions import (
     Function,
-    compile_lines,
     fit_clamps,
     fit_lines,
     list_functions,
     list_remainders,
     list_row_functions,
-    log_sum,
 )
 
 aten: Any = torch.ops.aten
@@ -72,8 +68,8 @@ def find_function(finder: Finder, last: Node) -> Equivalent | None:
     """The largest part that ends in a node and is a function of fewer operators."""
     if not is_pure(last) or last.target in BORDERS or not is_float(last):
         return None
-    if last.target in (aten.logsumexp.default, aten.pow.Tensor_Tensor):
-        return _spell_operator(finder, last)
+    if last.target is aten.pow.Tensor_Tensor:
+        return _spell_power(finder, last)
     best = None
     for source, nodes in finder.parts(last):
         work = [node for node in nodes if node.target not in VIEWS]
@@ -104,26 +100,17 @@ def _is_lacking(node: Node) -> bool:
     return node.target in _SPELLED
 
 
-def _spell_operator(finder: Finder, last: Node) -> Equivalent | None:
-    """The logarithm of a sum of exponentials, and powers with constant exponents."""
-    sources, (base, given) = finder.varying(last), last.args[:2]
-    if sources != [base] or not finder.is_outside(last) or not is_static(sources[0]):
+def _spell_power(finder: Finder, last: Node) -> Equivalent | None:
+    """Powers with constant exponents, which are tensors."""
+    sources = tuple(last.all_input_nodes)
+    base: Any = last.args[0]
+    if finder.varying(last) != [base] or not finder.is_outside(last) or not is_static(base):
         return None
-    if isinstance(given, Node):
-        text = "pow as the exponential of a product with a logarithm"
-        return Equivalent(
-            "functions", text, (last,), last, (*sources, given),
-            lambda x, exponent: torch.exp(torch.log(x) * exponent),
-            code="torch.exp(torch.log(x) * exponent)",
-        )  # fmt: skip
-    width, gather_rows = rows_along(value(sources[0]).shape, given)  # type: ignore[arg-type]
-    code, shape = log_sum(width, 2), list(value(last).shape)
-
-    def build(x: Any) -> Any:
-        return compile_lines(code)(gather_rows(x)).reshape(shape)
-
-    text = "logsumexp as a softmax, its logarithm and a product"
-    return Equivalent("functions", text, (last,), last, (*sources,), build, code=code)
+    return Equivalent(
+        "functions", "pow as the exponential of a product with a logarithm", (last,), last, sources,
+        lambda x, exponent: torch.exp(torch.log(x) * exponent),
+        code="torch.exp(torch.log(x) * exponent)",
+    )  # fmt: skip
 
 
 def _identify(finder: Finder, nodes: list[Node], source: Node) -> Match | None:
@@ -149,7 +136,7 @@ def _match(finder: Finder, nodes: list[Node], source: Node, shape: tuple[int, ..
     result = finder.run(nodes, {source: x.clone()})
     if result.min() == result.max():
         return None
-    least = LEAST_DB[x.element_size()]
+    least = least_db(x, 0)
     few = [x.flatten()[:_SCREENED], result.flatten()[:_SCREENED]]
     if few[0].shape != few[1].shape:
         return None
@@ -162,7 +149,7 @@ def _match(finder: Finder, nodes: list[Node], source: Node, shape: tuple[int, ..
             continue
         ratio = sqnr(values, result)
         second = finder.run(nodes, {source: other.clone()}) if ratio >= least else None
-        if second is None or sqnr(build(other), second) < least - REORDERED_DB:
+        if second is None or sqnr(build(other), second) < least_db(x):
             continue
         if kind == _ROWS or _agrees_at_ends(finder, nodes, source, x, build, kind):
             return function, ratio
@@ -235,7 +222,7 @@ def find_lookup(finder: Finder, last: Node) -> Equivalent | None:
         with contextlib.suppress(Refused):
             results = [finder.run(nodes, {source: each}) for each in shifted]
             worst = min(sqnr(build(a, *tensors), b) for a, b in zip(shifted, results, strict=True))
-        if worst >= LEAST_DB[4] - REORDERED_DB:
+        if worst >= least_db(tensors[0]):
             text = f"rows of a table instead of a product over {words} columns"
             sources = (source, *given)
             return Equivalent("lookups", text, tuple(nodes), last, sources, build, 0.0, worst)
@@ -300,7 +287,7 @@ def _swap(
     with contextlib.suppress(Refused):  # they may not take each other's shapes
         expected = finder.run([*first, *then], {source: x})
         sqnr_db = sqnr(build(x, *map(finder.constants.__getitem__, others)), expected)
-        if sqnr_db < LEAST_DB[x.element_size()] - REORDERED_DB:
+        if sqnr_db < least_db(x):
             return None
         moved, still = (then, first) if verb == "adds" else (first, then)
         product = next(name_of(node) for node in moved if node.target in PRODUCTS)

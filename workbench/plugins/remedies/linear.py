@@ -13,18 +13,16 @@ from torch.fx import Node
 
 from workbench.graphs import PRODUCTS, VIEWS, is_pure
 from workbench.plugins.remedies.equivalence import (
-    LEAST_DB,
     MOST_ELEMENTS,
-    REORDERED_DB,
     Equivalent,
     Finder,
     elements,
     is_float,
     is_static,
+    least_db,
     name_of,
     names_of,
     reshape,
-    rows_along,
     sqnr,
     value,
 )
@@ -66,9 +64,6 @@ def find_matrices(finder: Finder, last: Node) -> Equivalent | None:
     if len(sources) != 1 or not is_float(sources[0]) or _is_padding(last):
         return None
     source = sources[0]
-    reduced = _reduce(last, source)
-    if reduced is not None:
-        return reduced
     each = _find_map(finder, [last], last, source)
     return each if each or last.target in SLICES else _find_merged(finder, last, source)
 
@@ -121,7 +116,7 @@ def _find_mixture(finder: Finder, nodes: list[Node], last: Node, source: Node) -
         one, other = (aten.slice.Tensor(x, x.ndim - 1, n, n + 1) for n in (0, 1))
         return one * first + other * second
 
-    if sqnr(build(x, *factors), finder.run(nodes, {source: x})) < LEAST_DB[x.element_size()]:
+    if sqnr(build(x, *factors), finder.run(nodes, {source: x})) < least_db(x, 0):
         return None
     text = "a product of complex numbers as one of their real and imaginary parts"
     return Equivalent("matrices", text, tuple(nodes), last, (source,), build, constants=factors)
@@ -146,7 +141,7 @@ def _find_factors(
         factors = first if torch.equal(first.expand(factors.shape), factors) else factors
     return Equivalent(
         "matrices", f"{names_of(nodes)} as a product with constants", tuple(nodes), last,
-        (source,), _scale, constants=(factors.contiguous(), *bias),
+        (source,), scale, constants=(factors.contiguous(), *bias),
     )  # fmt: skip
 
 
@@ -192,7 +187,8 @@ def _find_map(finder: Finder, nodes: list[Node], last: Node, source: Node) -> Eq
     )
 
 
-def _scale(x: Any, factors: Any, *bias: Any) -> Any:
+def scale(x: Any, factors: Any, *bias: Any) -> Any:
+    """A tensor times factors, and with an offset."""
     x = aten.mul.Tensor(x, factors)
     return aten.add.Tensor(x, bias[0]) if bias else x
 
@@ -299,7 +295,7 @@ def is_linear(linear: Map, x: torch.Tensor) -> bool:
     """Whether a map keeps sums, on a random tensor, and no bound acts on what is infinite."""
     other, result = x.flip(-1) * 0.7 + 0.3, linear(x)
     ratio = sqnr(result + 2 * linear(other), linear(x + 2 * other))
-    if ratio < LEAST_DB[x.element_size()] - REORDERED_DB:
+    if ratio < least_db(x):
         return False
     ends = (torch.full_like(x, end) for end in (math.inf, -math.inf, math.nan))
     return not any((linear(end).isfinite() & (result != 0)).any() for end in ends)
@@ -315,7 +311,7 @@ def _list_axes(linear: Map, x: torch.Tensor) -> list[int]:
             continue
         shape = [size if other == axis else 1 for other in range(x.ndim)]
         factors = 0.5 + torch.rand(shape, generator=generator).to(x.dtype)
-        if sqnr(linear(x * factors), result * factors) < LEAST_DB[x.element_size()] / 2:
+        if sqnr(linear(x * factors), result * factors) < least_db(x, 0) / 2:
             axes.append(axis)
     return axes
 
@@ -340,7 +336,7 @@ def _list_matrices(linear: Map, x: torch.Tensor, axes: list[int]) -> list[torch.
         bases[0] = bases[0] if abs(factor - 1) < 1e-6 else bases[0] * factor
     elif abs(factor - 1) > 1e-3:
         return None
-    least = LEAST_DB[x.element_size()] - 2 * REORDERED_DB
+    least = least_db(x, 2)
     return bases if sqnr(result * factor, expected) >= least else None
 
 
@@ -424,25 +420,6 @@ def _find_merged(finder: Finder, last: Node, source: Node) -> Equivalent | None:
         "matrices", f"{name_of(last)} as {'a slice' if move else 'a product with a matrix'}",
         (last,), last, (source,), build, constants=() if move else (matrix,),
     )  # fmt: skip
-
-
-def _reduce(last: Node, source: Node) -> Equivalent | None:
-    """A sum or a mean over some axes as a product with a row of constants."""
-    totals = (aten.sum.default, aten.mean.default)
-    if last.target not in (aten.sum.dim_IntList, aten.mean.dim, *totals) or last.kwargs:
-        return None
-    shape = list(value(source).shape)
-    given: Any = last.args[1] if len(last.args) > 1 and last.args[1] else range(len(shape))
-    width, gather_rows = rows_along(shape, given)
-    result = list(value(last).shape)
-    number = 1 / width if "mean" in name_of(last) else 1.0
-    row = torch.full((1, width), number, dtype=value(source).dtype)
-
-    def build(x: Any, row: Any) -> Any:
-        return aten.reshape.default(aten.linear.default(gather_rows(x), row), result)
-
-    text = f"{name_of(last)} as a product with constants"
-    return Equivalent("matrices", text, (last,), last, (source,), build, constants=(row,))
 
 
 def _find_transform(finder: Finder, last: Node) -> Equivalent | None:

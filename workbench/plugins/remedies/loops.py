@@ -84,38 +84,33 @@ def _trace_slices(finder: Finder, parts: Sequence[Node]) -> tuple[list[Node], No
 
 
 def _group(finder: Finder, last: Node) -> Equivalent | None:
-    """The same convolution of each slice of a tensor, with weights of its own."""
+    """The same convolution of each slice of the channels, put together, as one in groups."""
     parts, axis = _parts_of(last)
-    operands: list[Any] = [part.args[0] for part in parts if part.args]
-    if axis != 1 or [finder.varying(part) for part in parts] != [[x] for x in operands]:
-        return None
-    slices, source = _trace_slices(finder, operands)
-    return _group_channels(finder, parts, slices, source, last) if source else None
-
-
-def _group_channels(
-    finder: Finder, parts: list[Node], slices: list[Node], source: Node, last: Node
-) -> Equivalent | None:
-    """A convolution of each slice of the channels, put together, as one in groups."""
     target: Any = parts[0].target
-    settings = parts[0].args[3:]
-    if target not in (aten.conv1d.default, aten.conv2d.default):
+    alike = target in (aten.conv1d.default, aten.conv2d.default)
+    if axis != 1 or not alike or any(part.target is not target for part in parts):
         return None
-    if any(part.target is not target or part.args[3:] != settings for part in parts):
+    rest = [arguments_of(part) for part in parts]
+    inputs, *given = ([each.pop(name) for each in rest] for name in ("input", "weight", "bias"))
+    if [finder.varying(part) for part in parts] != [[x] for x in inputs]:
         return None
-    given = [[n for n in part.args[1:3] if isinstance(n, Node)] for part in parts]
-    tensors = [[finder.constants[node] for node in nodes] for nodes in given]
-    groups: Any = len(parts) * int(str(settings[3] if len(settings) > 3 else 1))
+    slices, source = _trace_slices(finder, inputs)
+    has_bias = [bias is not None for bias in given[1]]
+    if source is None or len({*has_bias}) > 1 or any(each != rest[0] for each in rest):
+        return None
+    settings = rest[0] | {"groups": len(parts) * rest[0]["groups"]}
 
     def build(x: Any, weights: Any, *bias: Any) -> Any:
-        return target(x, weights, bias[0] if bias else None, *settings[:3], groups=groups)
+        return target(x, weights, *bias, **settings)
 
-    text = f"one {name_of(parts[0])} in {groups} groups instead of {len(parts)}"
-    each = Equivalent(
+    text = f"one {name_of(parts[0])} in {settings['groups']} groups instead of {len(parts)}"
+    return finder.prove(Equivalent(
         "loops", text, (*slices, *parts, last), last, (source,), build, 1 / len(parts),
-        constants=tuple(torch.cat(each) for each in zip(*tensors, strict=True)),
-    )  # fmt: skip
-    return finder.prove(each)
+        constants=tuple(
+            torch.cat([finder.constants[node] for node in nodes])
+            for nodes in given[: 1 + has_bias[0]]
+        ),
+    ))  # fmt: skip
 
 
 _SLICING = {

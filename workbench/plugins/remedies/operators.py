@@ -31,6 +31,7 @@ from workbench.plugins.remedies.equivalence import (
 from workbench.plugins.remedies.functions import (
     HARD_SIGMOID,
     compile_lines,
+    log_sum,
     normalise,
     root_mean_square,
 )
@@ -137,6 +138,12 @@ def _softmax_of_axis(result: Any, x: Any, axis: int, dtype: Any) -> Any:
     return turned.flatten(0, -2).softmax(-1).reshape(turned.shape).transpose(axis, -1)
 
 
+@_remedy("functions", aten.logsumexp.default, text="as a softmax, its logarithm and a product")
+def _log_sum(result: Any, x: Any, axes: Any, keeps: bool) -> Any:
+    width, gather_rows = rows_along(x.shape, axes)
+    return compile_lines(log_sum(width, 2))(gather_rows(x)).reshape(result.shape)
+
+
 @_remedy("powers", aten.pow.Tensor_Scalar, static=False)
 def _power(result: Any, x: Any, exponent: float) -> Any:
     forms = {2: lambda: x * x, 3: lambda: x * x * x, 0.5: x.sqrt, -0.5: x.rsqrt}
@@ -188,6 +195,23 @@ def _scale(x: Any, shape: Any, weight: Any, bias: Any) -> Any:
 def _ones(width: int, number: float, dtype: torch.dtype) -> Any:
     """A matrix of one row with the same number everywhere: a product with it sums rows."""
     return torch.full((1, width), number, dtype=dtype)
+
+
+_SUMMED: dict[str, Any] = {"text": "as a product with constants"}
+
+
+@_remedy("matrices", aten.sum.dim_IntList, aten.sum.default, **_SUMMED)
+def _total(result: Any, x: Any, *given: Any, is_mean: bool = False) -> Any:
+    """A sum over some axes, or all, as a product with a row of constants."""
+    *axes, dtype = given
+    if dtype is not None or not x.is_floating_point():
+        return None
+    width, gather_rows = rows_along(x.shape, (axes and axes[0]) or range(x.ndim))
+    row = _ones(width, 1 / width if is_mean else 1.0, x.dtype)
+    return fn.linear(gather_rows(x), row).reshape(result.shape)
+
+
+_remedy("matrices", aten.mean.dim, aten.mean.default, **_SUMMED)(partial(_total, is_mean=True))
 
 
 @_remedy(

@@ -10,9 +10,7 @@ from torch.fx import Node
 
 from workbench.graphs import VIEWS, function_of, is_pure, readers
 from workbench.plugins.remedies.equivalence import (
-    LEAST_DB,
     MOST_PROVEN,
-    REORDERED_DB,
     Equivalent,
     Finder,
     Refused,
@@ -21,7 +19,9 @@ from workbench.plugins.remedies.equivalence import (
     elements,
     evaluate,
     is_float,
+    is_pointwise,
     is_static,
+    least_db,
     name_of,
     reshape,
     sqnr,
@@ -135,8 +135,7 @@ def _keeps(node: Node) -> bool:
 
 
 def _is_pointwise(node: Node) -> bool:
-    target = function_of(node)
-    return target in _SAME or torch.Tag.pointwise in getattr(target, "tags", ())
+    return function_of(node) in _SAME or is_pointwise(node)
 
 
 #: What returns its input, in another dtype perhaps.
@@ -183,7 +182,7 @@ def _is_product(finder: Finder, node: Node, turned: bool) -> bool:
     expected = finder.run([node], dict(zip(node.all_input_nodes, (left, right), strict=True)))
     with contextlib.suppress(Refused):  # the shapes do not fit
         result = call(torch.matmul, left, right.transpose(-2, -1) if turned else right)
-        return sqnr(result, expected) >= LEAST_DB[left.element_size()] - REORDERED_DB
+        return sqnr(result, expected) >= least_db(left)
     return False
 
 

@@ -102,10 +102,10 @@ Find = Callable[[Finder, Node], Equivalent | None]
 def _list_finders(backend: str) -> dict[str, Find]:
     """How each remedy is found in a graph, the best one first."""
     tables = RULES | (XNNPACK_RULES if backend == "xnnpack" else {})
-    finders: dict[str, Find] = {
-        name: partial(find_operator, name, rules) for name, rules in tables.items()
+    rules: dict[str, Find] = {
+        name: partial(find_operator, name, each) for name, each in tables.items()
     }
-    return finders | {
+    return rules | {
         "order": _first(find_order, find_resized),
         "experts": find_experts,
         "branches": find_branches,
@@ -115,8 +115,8 @@ def _list_finders(backend: str) -> dict[str, Find]:
         "masks": find_masks,
         "broadcasts": find_broadcasts,
         "loops": find_loops,
-        "functions": find_function,
-        "matrices": find_matrices,
+        "functions": _first(rules["functions"], find_function),
+        "matrices": _first(rules["matrices"], find_matrices),
         "affine": _first(partial(find_branches, name="affine"), find_fold),
         "lookups": _first(find_lookup, find_tables),
         "assignments": find_assignments,
@@ -131,7 +131,7 @@ def _first(*finders: Find) -> Find:
 
 
 #: Remedies that are asked for by their operator, whatever it reads.
-_BY_OPERATOR = {*RULES, *XNNPACK_RULES, "slices"} - {"pooling"}
+_BY_OPERATOR = {*RULES, *XNNPACK_RULES, "slices"} - {"pooling", "functions", "matrices"}
 
 
 @torch.no_grad()

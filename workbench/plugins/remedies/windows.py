@@ -12,13 +12,12 @@ from torch.fx import Node
 
 from workbench.graphs import is_pure
 from workbench.plugins.remedies.equivalence import (
-    LEAST_DB,
-    REORDERED_DB,
     Equivalent,
     Finder,
     Refused,
     is_float,
     is_static,
+    least_db,
     name_of,
     reshape,
     sqnr,
@@ -117,7 +116,7 @@ def _find_filters(finder: Finder, nodes: list[Node], source: Node) -> _Filters |
     if not offset.isfinite().all() or not is_linear(linear, x):
         return None
     taps = _read_taps(finder, linear, x)
-    least = LEAST_DB[x.element_size()] - REORDERED_DB
+    least = least_db(x)
     if taps is None or sqnr(convolve(x, *taps), linear(x)) < least:
         return None
     bias = (offset.reshape(result),) if offset.count_nonzero() else ()
