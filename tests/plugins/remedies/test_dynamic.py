@@ -25,3 +25,12 @@ def test_a_remedy_takes_any_batch(name, function):
         x = torch.randn(batch, 6, 8)
         torch.testing.assert_close(exported.module()(x), module(x), atol=5e-4, rtol=1e-4)
     exported.run_decompositions({})
+
+
+def test_a_new_tensor_beside_dynamic_ones_leaves_their_sizes_open():
+    module = Net(lambda net, x: torch.cat((x, x.new_zeros(1, 6, 8))).exp()).eval()
+    sizes = ({0: torch.export.Dim("batch", min=2, max=64)},)
+    x = torch.randn(3, 6, 8)
+    exported = torch.export.export(module, (x,), dynamic_shapes=(sizes,))
+    rewritten, x = wb.rewrite(exported, ("functions", "loops")), torch.randn(5, 6, 8)
+    torch.testing.assert_close(rewritten.module()(x), module(x))

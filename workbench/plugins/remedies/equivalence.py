@@ -296,9 +296,9 @@ def evaluate(node: Node, values: Any) -> Any:
 
 
 def make_full(node: Node) -> torch.Tensor:
-    """A new tensor, for which only shape and dtype of an operand count."""
+    """A new tensor, for which only dtype and, if it is known, shape of an operand count."""
     operands = {
-        each: torch.empty(value(each).shape, dtype=value(each).dtype)
+        each: torch.empty(value(each).shape if is_static(each) else 0, dtype=value(each).dtype)
         for each in node.all_input_nodes
     }
     return evaluate(node, operands)  # type: ignore[no-any-return]

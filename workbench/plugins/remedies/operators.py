@@ -21,6 +21,7 @@ from workbench.plugins.remedies.equivalence import (
     Equivalent,
     Finder,
     arguments_of,
+    is_float,
     is_static,
     multiply_batches,
     name_of,
@@ -197,14 +198,16 @@ def _ones(width: int, number: float, dtype: torch.dtype) -> Any:
     return torch.full((1, width), number, dtype=dtype)
 
 
-_SUMMED: dict[str, Any] = {"text": "as a product with constants"}
+_SUMMED: dict[str, Any] = {
+    "text": "as a product with constants", "when": lambda node: is_float(node.args[0]),
+}  # fmt: skip
 
 
 @_remedy("matrices", aten.sum.dim_IntList, aten.sum.default, **_SUMMED)
 def _total(result: Any, x: Any, *given: Any, is_mean: bool = False) -> Any:
     """A sum over some axes, or all, as a product with a row of constants."""
     *axes, dtype = given
-    if dtype is not None or not x.is_floating_point():
+    if dtype is not None:
         return None
     width, gather_rows = rows_along(x.shape, (axes and axes[0]) or range(x.ndim))
     row = _ones(width, 1 / width if is_mean else 1.0, x.dtype)

@@ -105,6 +105,7 @@ def _list_finders(backend: str) -> dict[str, Find]:
     rules: dict[str, Find] = {
         name: partial(find_operator, name, each) for name, each in tables.items()
     }
+    functions, matrices = rules.pop("functions"), rules.pop("matrices")
     return rules | {
         "order": _first(find_order, find_resized),
         "experts": find_experts,
@@ -115,8 +116,8 @@ def _list_finders(backend: str) -> dict[str, Find]:
         "masks": find_masks,
         "broadcasts": find_broadcasts,
         "loops": find_loops,
-        "functions": _first(rules["functions"], find_function),
-        "matrices": _first(rules["matrices"], find_matrices),
+        "functions": _first(functions, find_function),
+        "matrices": _first(matrices, find_matrices),
         "affine": _first(partial(find_branches, name="affine"), find_fold),
         "lookups": _first(find_lookup, find_tables),
         "assignments": find_assignments,
