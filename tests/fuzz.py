@@ -45,7 +45,7 @@ from workbench.analysis.attribution import attribute_layers
 from workbench.analysis.operators import load_scheme
 from workbench.analysis.roofline import build_roof
 from workbench.export.etrecord import add_etrecord, read_etrecord
-from workbench.export.layers import describe_pte
+from workbench.export.layers import outline_pte
 from workbench.models import loader
 from workbench.models.inputs import choose_inputs, read_images
 from workbench.models.loader import LoadedModel
@@ -84,7 +84,7 @@ def make_metrics(folder: Path) -> list[bytes]:
 @functools.cache
 def program_layers() -> Layers:
     """The layers of the small program, without those of the model."""
-    return describe_pte(PROGRAM.read_bytes())
+    return outline_pte(PROGRAM.read_bytes())
 
 
 def make_traces(folder: Path) -> list[bytes]:
@@ -254,7 +254,7 @@ def read_record(path: Path) -> None:
 
 def read_program(path: Path) -> None:
     """Describe a program."""
-    describe_pte(path.read_bytes(), path)
+    outline_pte(path.read_bytes(), path)
 
 
 IMAGES = {"png": "PNG", "jpg": "JPEG", "bmp": "BMP", "ppm": "PPM", "webp": "WEBP"}

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from workbench.export.layers import describe_program
+from workbench.export.layers import outline_program
 from workbench.export.lower import keep_half_weights
 from workbench.models.loader import load_model
 from workbench.records.codec import to_json
@@ -154,7 +154,7 @@ def export_layers(name, folder):
         program = _lower(module, inputs, how)
     (folder / f"{name}.pte").write_bytes(program.buffer)
     program.get_etrecord().save(folder / f"{name}.etrecord")
-    (folder / f"{name}.layers.json").write_text(to_json(describe_program(program)))
+    (folder / f"{name}.layers.json").write_text(to_json(outline_program(program)))
     raw = inputs[0].contiguous().view(torch.uint8).numpy().tobytes()
     (folder / f"{name}.input").write_bytes(raw)
 

@@ -21,7 +21,7 @@ from synthetic import synthetic_ledger
 
 from workbench.analysis.attribution import CONFIDENCES, attribute_layers
 from workbench.analysis.ledger import build_ledger
-from workbench.export.layers import describe_pte
+from workbench.export.layers import outline_pte
 from workbench.records.codec import from_json
 from workbench.records.layers import Layers
 from workbench.run.build import find_compiler, installed_compiler
@@ -168,7 +168,7 @@ def test_every_row_is_attributed_once_and_for_sure(trace, name, level):
 @pytest.mark.whole
 def test_a_sidecar_without_layers_still_tells_shapes_and_costs(trace, program):
     ledger, layers = trace("residual", "native")
-    bare = describe_pte((program("residual") / "residual.pte").read_bytes())
+    bare = outline_pte((program("residual") / "residual.pte").read_bytes())
     assert bare.sha256 == layers.sha256
     named, unnamed = attribute_layers(ledger, layers), attribute_layers(ledger, bare)
     columns = ["key", "shapes", "flops", "bytes", "confidence"]

@@ -13,7 +13,7 @@ from needed import needs
 from run_folder import write_run
 
 import workbench as wb
-from workbench.analysis.quality import CRITERIA, summarize_quality
+from workbench.analysis.quality import CRITERIA, describe_quality
 from workbench.analysis.use import Use, decide_use, describe_use
 from workbench.frames import QUALITY
 from workbench.plots.tables import COLORS, lighten
@@ -200,7 +200,7 @@ def a_quality(*criteria):
 @pytest.mark.parametrize("criterion", CRITERIA)
 def test_a_grade_names_options_of_every_command_that_may_state_it(criterion):
     """Grades are stated by all commands that measure or read a run."""
-    text = summarize_quality(a_quality(criterion))
+    text = describe_quality(a_quality(criterion))
     assert CRITERIA[criterion].remedy in text
     for name, command in COMMANDS.items():
         options = {flag for option in command.params for flag in option.opts}
@@ -208,5 +208,5 @@ def test_a_grade_names_options_of_every_command_that_may_state_it(criterion):
 
 
 def test_a_grade_says_nothing_about_what_may_be_used():
-    line = summarize_quality(a_quality(*CRITERIA))
+    line = describe_quality(a_quality(*CRITERIA))
     assert not re.search("hold|use|older version", line.replace("because", "").replace("used", ""))

@@ -15,7 +15,7 @@ import workbench as wb
 from workbench.analysis.attribution import attribute_layers
 from workbench.errors import StoreError
 from workbench.export.etrecord import add_etrecord, read_etrecord
-from workbench.export.layers import describe_program, describe_pte
+from workbench.export.layers import outline_program, outline_pte
 from workbench.export.origins import EdgeNode, share_layers
 from workbench.export.pte import NO_HANDLE
 from workbench.frames import LEDGER
@@ -70,8 +70,8 @@ def layers_of(method):
 
 def test_a_foreign_program_gets_the_layers_that_the_exporter_knew(exported):
     program, path = exported
-    theirs = describe_program(program)
-    ours = describe_pte(program.buffer, etrecord=path)
+    theirs = outline_program(program)
+    ours = outline_pte(program.buffer, etrecord=path)
     assert layers_of(ours.methods[0]) == layers_of(theirs.methods[0])
     assert ours.methods[0].modules == theirs.methods[0].modules
     assert ours.sha256 == theirs.sha256
@@ -207,7 +207,7 @@ def test_the_map_that_a_backend_of_executorch_makes_is_understood(tmp_path):
         "debug_handle_map": {"forward": {"0": [1, 2, 3]}},
         "delegate_map": {"forward": {"0": {"name": Demo.__name__, "delegate_map": map_of_demo}}},
     }
-    bare = describe_pte(lowered.buffer())
+    bare = outline_pte(lowered.buffer())
     method = add_etrecord(bare, write_record(path, entries)).methods[0]
     events = [
         [method.origins[number].operator for number in numbers]
@@ -224,7 +224,7 @@ def test_a_record_of_another_program_is_refused(other, exported):
     with pytest.raises(StoreError, match="its delegates are"):
         add_etrecord(layers, path)
     with pytest.raises(StoreError, match="not an ETRecord"):
-        describe_pte(exported[0].buffer, etrecord=write_record(path, {}))
+        outline_pte(exported[0].buffer, etrecord=write_record(path, {}))
 
 
 def test_a_record_of_another_program_with_the_same_delegates_is_refused(exported, tmp_path):
@@ -235,10 +235,10 @@ def test_a_record_of_another_program_with_the_same_delegates_is_refused(exported
     with torch.no_grad(), warnings.catch_warnings(action="ignore"):
         program = torch.export.export(module.eval(), (torch.randn(2, 8),))
         edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
-        other = describe_pte(edge.to_executorch().buffer)
+        other = outline_pte(edge.to_executorch().buffer)
     kinds = [
         [call.kind for call in layers.methods[0].instructions]
-        for layers in (other, describe_pte(exported[0].buffer))
+        for layers in (other, outline_pte(exported[0].buffer))
     ]
     assert kinds[0] == kinds[1], "only the operators tell them apart"
     with pytest.raises(StoreError, match=r"an ETRecord of another program: it has \d of the"):

@@ -18,7 +18,7 @@ from recorded import report_text
 import workbench as wb
 from workbench.errors import RunnerError, StoreError, UsageError
 from workbench.explorer.data import explorer_data
-from workbench.export.layers import describe_pte, resize
+from workbench.export.layers import outline_pte, resize
 from workbench.records.exports import Tensor
 from workbench.records.layers import Instruction, Layers, Method, XNode, XValue
 from workbench.run import runner as runners
@@ -317,7 +317,7 @@ def test_a_model_of_fixed_shapes_is_exported_once_for_each_size(tmp_path):
 
 
 def test_costs_are_those_of_the_measured_sizes():
-    known = describe_pte(TINY.read_bytes())
+    known = outline_pte(TINY.read_bytes())
     assert resize(known, [((1, 31), (1, 31))]) == known
     single = resize(known, [((1, 31), (1, 1))])
     both = (layers.methods[0].instructions for layers in (known, single))
@@ -341,7 +341,7 @@ def test_sizes_that_follow_from_the_inputs_are_not_guessed():
 
 
 def test_a_size_that_weights_have_too_is_not_guessed():
-    assert resize(describe_pte(TINY.read_bytes()), [((1, 32), (1, 1))]) is None
+    assert resize(outline_pte(TINY.read_bytes()), [((1, 32), (1, 1))]) is None
 
 
 @pytest.mark.whole

@@ -8,7 +8,7 @@ import pytest
 
 from workbench.errors import StoreError
 from workbench.export.flops import kernel_flops, xnode_flops
-from workbench.export.layers import describe_pte
+from workbench.export.layers import outline_pte
 from workbench.export.pte import parse_schema, read_flatbuffer
 from workbench.records.codec import from_json, to_json
 from workbench.records.layers import Layers
@@ -99,7 +99,7 @@ def _pyramid(width, depth):
 
 
 def test_a_program_is_described_from_its_bytes():
-    layers = describe_pte(PTE, "two_methods.pte")
+    layers = outline_pte(PTE, "two_methods.pte")
     first, second = layers.methods
     assert [i.kind for i in first.instructions] == ["delegate", "kernel", "delegate"]
     assert [i.name for i in second.instructions][1] == "aten::mean.out"
@@ -116,7 +116,7 @@ def test_a_program_is_described_from_its_bytes():
 @pytest.mark.parametrize("data", [b"", b"ET12", b"\0" * 64, PTE[:20], PTE[: len(PTE) // 2]])
 def test_what_is_no_program_is_one_line(data):
     with pytest.raises(StoreError, match=r"^x\.pte: ") as caught:
-        describe_pte(data, "x.pte")
+        outline_pte(data, "x.pte")
     assert "\n" not in str(caught.value)
 
 

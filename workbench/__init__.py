@@ -32,9 +32,19 @@ import lazy_loader
 from workbench.arguments import guard
 from workbench.errors import unknown_attribute
 from workbench.parameters import check_parameters
+from workbench.shown import show_by
 
 _find, _list, __all__ = lazy_loader.attach_stub(__name__, __file__)
 check_parameters()
+
+
+def _show(noun: object) -> Any:
+    from workbench.plots.views import show
+
+    return show(noun)
+
+
+show_by(_show)
 
 
 def __getattr__(name: str) -> Any:

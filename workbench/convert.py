@@ -142,13 +142,13 @@ def _describe_spans(events: pd.DataFrame, etdump: Path) -> pd.DataFrame:
     from workbench.analysis.attribution import attribute_layers
     from workbench.analysis.layers import add_layers
     from workbench.analysis.ledger import build_ledger
-    from workbench.analysis.operators import describe_spans, label_operators, summarize_operators
+    from workbench.analysis.operators import label_operators, tabulate_operators, tabulate_spans
 
-    spans = describe_spans(events)
+    spans = tabulate_spans(events)
     if spans["key"].isna().all():
         return spans
     ledger = build_ledger(events)
-    operators = summarize_operators(ledger)
+    operators = tabulate_operators(ledger)
     if sidecar := _find_sidecar(etdump):
         operators = add_layers(operators, attribute_layers(ledger, sidecar))
     operators = operators.assign(label=label_operators(operators), logged=operators["name"])

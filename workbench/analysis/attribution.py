@@ -19,7 +19,7 @@ _Columns = dict[str, Any]
 _Attributed = Iterator[tuple[str, _Columns]]
 
 
-def describe_kernel(method: Method, instruction: Instruction) -> _Columns:
+def attribute_kernel(method: Method, instruction: Instruction) -> _Columns:
     """The columns of a portable kernel."""
     origin = None if instruction.origin is None else method.origins[instruction.origin]
     sides = instruction.inputs, instruction.outputs
@@ -43,7 +43,7 @@ def _event_columns(method: Method, numbers: Sequence[int]) -> _Columns:
     return _layer_columns(origins[0]) | work
 
 
-def describe_operator(
+def attribute_operator(
     method: Method, instruction: Instruction, values: Mapping[int, XValue], operator: Operator
 ) -> _Columns:
     """The columns of an operator that a delegate ran; ``values`` are the delegate's by id."""
@@ -192,7 +192,7 @@ def _attribute_method(rows: pd.DataFrame, method: Method) -> _Attributed:
             # Those that the emitter adds for dynamic sizes have no origin.
             lost = instruction.origin is None and method.origins
             confidence = _UNATTRIBUTED if lost else _EXACT
-            compute = {**describe_kernel(method, instruction), "confidence": confidence}
+            compute = {**attribute_kernel(method, instruction), "confidence": confidence}
             overhead = {**compute, "role": "overhead", "flops": 0.0, "bytes": 0.0}
             for row in group:
                 yield row.key, compute if row.kind == "portable" else overhead
@@ -225,7 +225,7 @@ def _attribute_call(
     rows: list[Any], match: GraphMatch, method: Method, instruction: Instruction
 ) -> _Attributed:
     values = {value.id: value for value in instruction.xvalues}
-    columns_of = partial(describe_operator, method, instruction, values)
+    columns_of = partial(attribute_operator, method, instruction, values)
     for row, pair, alternatives in zip(rows, match.pairs, match.alternatives, strict=True):
         if pair < 0:
             yield row.key, {"role": None}

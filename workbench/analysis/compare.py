@@ -124,8 +124,8 @@ def compare_latencies(
     comes from ``control``, a repetition of the baseline or of ``control_of``: the end of its
     interval that is further from 1.
 
-    One row of ``frames.COMPARISON``; the times are those of `describe_latencies`, over the restarts
-    that both have.
+    One row of ``frames.COMPARISON``; the times are those of `tabulate_statistics`, over the
+    restarts that both have.
     """
     timed = pick_timed(latencies)
     timed = timed if threads is None else timed[timed["threads"] == threads]

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.analysis.compare import judge_together
-from workbench.analysis.dtypes import summarize_program
+from workbench.analysis.dtypes import describe_fidelity
 from workbench.analysis.layers import align_layers, name_layer
 from workbench.analysis.open import open_run
 from workbench.analysis.run import Comparison, Measurement, Run
@@ -404,7 +404,7 @@ def describe_programs(measurements: Mapping[str, Measurement]) -> Iterator[str]:
     several = len({m.export.dtype for m in measurements.values() if m.export}) > 1
     for name, measurement in measurements.items():
         if several and measurement.export:
-            yield f"{name}: {summarize_program(measurement.export, measurement.dtypes)}"
+            yield f"{name}: {describe_fidelity(measurement.export, measurement.dtypes)}"
 
 
 def suggest_interleaving(pair: Comparison) -> tuple[str, ...]:

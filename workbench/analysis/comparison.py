@@ -22,7 +22,6 @@ from workbench.analysis import (
     sme2,
     statistics,
 )
-from workbench.analysis.describe import draw_page
 from workbench.analysis.layers import Traced
 from workbench.analysis.measurement import Measurement
 from workbench.analysis.noun import Noun
@@ -40,6 +39,7 @@ from workbench.emulation import frame_property
 from workbench.records.exports import contrast_models
 from workbench.records.pairing import find_control
 from workbench.records.runs import LADDER_TOGGLE, Agreement, Proof
+from workbench.shown import draw_page
 
 if TYPE_CHECKING:
     from workbench.analysis.run import Run
@@ -110,7 +110,7 @@ class Comparison(Noun):
         texts = [self.models] if self.models else []
         sides = [side for side in (self.candidate, self.baseline) if side.export]
         if len({side.export.dtype for side in sides if side.export}) > 1:
-            texts += [dtypes.summarize_program(side.export, side.dtypes) for side in sides]
+            texts += [dtypes.describe_fidelity(side.export, side.dtypes) for side in sides]
         return "; ".join(texts)
 
     def _describe_outputs(self) -> str:

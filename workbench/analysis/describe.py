@@ -1,6 +1,5 @@
 """What was run, on what and how, in words."""
 
-import pkgutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -52,7 +51,7 @@ def describe_methods(record: RunRecord, methods: Mapping[str, Sequence[str]]) ->
     return lines
 
 
-def describe_run(record: RunRecord, categories: str, recorder: str = "") -> pd.DataFrame:
+def tabulate_description(record: RunRecord, categories: str, recorder: str = "") -> pd.DataFrame:
     """What was run, on what and how: ``what`` and ``value``, both text.
 
     ``categories`` names the rules of the categories, ``recorder`` another tool that recorded it.
@@ -168,12 +167,3 @@ def identify_run(record: RunRecord, program: PlannedProgram | None = None) -> Id
     build = f"executorch {record.versions.get('executorch')}, {record.runner.get('kind')} runner"
     build += f" {str(record.runner.get('sha256', ''))[:12]}".rstrip()
     return Identity(graph, chosen.sha256, name, device, build, fault)
-
-
-#: What draws a noun as a page: a reference, as those of plug-ins, because it is in a layer above.
-SHOW = "workbench.plots.views:show"
-
-
-def draw_page(noun: object) -> str:
-    """The HTML of a noun that a notebook displays: what `show` makes of it."""
-    return str(pkgutil.resolve_name(SHOW)(noun)._repr_html_())

@@ -55,7 +55,7 @@ def describe_dtypes(dtypes: pd.DataFrame) -> str:
     return "; ".join([describe_coverage(dtypes), *left])
 
 
-def summarize_program(export: Export | None, dtypes: pd.DataFrame | None) -> str:
+def describe_fidelity(export: Export | None, dtypes: pd.DataFrame | None) -> str:
     """``int8: SQNR 25.0 dB, 2.7 MB``, and how much ran in this dtype; of unknown origin: empty."""
     if export is None:
         return ""

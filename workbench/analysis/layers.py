@@ -34,7 +34,7 @@ def name_layer(module: str | None) -> str:
     return NO_LAYER if pd.isna(module) else module or THE_MODEL
 
 
-def summarize_layers(
+def tabulate_layers(
     operators: pd.DataFrame, layers: Layers, runs: pd.DataFrame | None = None
 ) -> pd.DataFrame:
     """Sum the operators of one measurement over the tree of modules: ``frames.LAYERS``.
@@ -106,10 +106,10 @@ def _lineage(module: str) -> list[str]:
     return [".".join(parts[:end]) for end in range(len(parts), -1, -1)]
 
 
-def summarize_layer_types(operators: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
+def tabulate_layer_types(operators: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
     """The time of each class of layers, by category of its operators: ``frames.LAYER_TYPES``.
 
-    The class with the most time comes first; ``runs`` is as for `summarize_layers`.
+    The class with the most time comes first; ``runs`` is as for `tabulate_layers`.
     """
     types = operators["module_class"].where(operators["module"].notna(), NO_LAYER)
     named = operators.assign(module_class=types.replace("", THE_MODEL))

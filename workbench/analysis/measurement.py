@@ -166,7 +166,7 @@ class Measurement(Noun):
             "experiment": self.name,
             "threads": self.threads,
             "emulated": self.emulated,
-            **resources.summarize_resources(self.starts, self.export),
+            **resources.outline_resources(self.starts, self.export),
         }
 
     @property
@@ -249,7 +249,7 @@ class Measurement(Noun):
         texts = [f"{name}: {text}" for name, status, text in self.checks if status == "note"]
         texts += [f"{name}: {text}" for name, text in self.run.record.missing.items()]
         grade = self.run.quality["grade"].iloc[0]
-        text = quality.summarize_quality(self.run.quality, busy=self.use.busy)
+        text = quality.describe_quality(self.run.quality, busy=self.use.busy)
         return [*texts, text] if grade == "C" and ":" in text else texts
 
     @property
@@ -337,7 +337,7 @@ class Measurement(Noun):
     @frame_property
     def spans(self) -> pd.DataFrame:
         """The same events with their categories: ``frames.SPANS``."""
-        return operators.describe_spans(self.events, self.run.scheme)
+        return operators.tabulate_spans(self.events, self.run.scheme)
 
     def traced_rows(self, level: str) -> pd.DataFrame:
         """The ledger as traced, for ratios of two sides; with layers if these are compared."""
@@ -368,32 +368,32 @@ class Measurement(Noun):
     @frame_property
     def operators(self) -> pd.DataFrame:
         """The operators, most expensive first: ``frames.OPERATORS`` (and ``ATTRIBUTION``)."""
-        table = operators.summarize_operators(self.times.scaled)
+        table = operators.tabulate_operators(self.times.scaled)
         return table if self._attribution is None else layers.add_layers(table, self._attribution)
 
     @frame_property
     def categories(self) -> pd.DataFrame:
         """Time by category: ``frames.CATEGORIES``."""
-        return operators.summarize_categories(self.times.scaled)
+        return operators.tabulate_categories(self.times.scaled)
 
     @frame_property
     def layers(self) -> pd.DataFrame | None:
         """Time by layer of the model: ``frames.LAYERS``."""
         if self.sidecar is None or not self.has_layers:
             return None
-        return layers.summarize_layers(self.operators, self.sidecar, self.times.runs)
+        return layers.tabulate_layers(self.operators, self.sidecar, self.times.runs)
 
     @frame_property
     def layer_types(self) -> pd.DataFrame | None:
         """Time by class of layer and category of operator: ``frames.LAYER_TYPES``."""
         if self.layers is None:
             return None
-        return layers.summarize_layer_types(self.operators, self.times.runs)
+        return layers.tabulate_layer_types(self.operators, self.times.runs)
 
     @frame_property
     def source(self) -> pd.DataFrame | None:
         """Time by line of the model's source: ``frames.SOURCE_LINES``; None if none is known."""
-        return source.summarize_lines(self) if self.has_layers else None
+        return source.tabulate_lines(self) if self.has_layers else None
 
     @frame_property
     def machine_code(self) -> pd.DataFrame | None:

@@ -233,7 +233,7 @@ def drop_overhead(operators: pd.DataFrame) -> pd.DataFrame:
     return operators[operators["kind"].isin(_OPERATORS)]
 
 
-def summarize_operators(ledger: pd.DataFrame) -> pd.DataFrame:
+def tabulate_operators(ledger: pd.DataFrame) -> pd.DataFrame:
     """Every operator of one measurement as ``frames.OPERATORS``, the most expensive first.
 
     ``mean_ms`` sums to the mean E2E time, ``share`` to 1.
@@ -250,7 +250,7 @@ def summarize_operators(ledger: pd.DataFrame) -> pd.DataFrame:
     return OPERATORS.check(table[columns])
 
 
-def summarize_categories(ledger: pd.DataFrame) -> pd.DataFrame:
+def tabulate_categories(ledger: pd.DataFrame) -> pd.DataFrame:
     """The five categories of one measurement, in their usual order; 0 ms if one is absent.
 
     ``frames.CATEGORIES``, plus ``std_ms`` over the runs, ``low_ms`` and ``high_ms`` of Student's
@@ -288,7 +288,7 @@ def first_rows(ledger: pd.DataFrame) -> pd.DataFrame:
     return first[columns].astype(dict.fromkeys(columns[:4], object)).set_index("key")
 
 
-def describe_spans(events: pd.DataFrame, scheme: Scheme | None = None) -> pd.DataFrame:
+def tabulate_spans(events: pd.DataFrame, scheme: Scheme | None = None) -> pd.DataFrame:
     """The events of a trace with the columns of their ledger rows: ``frames.SPANS``.
 
     These columns are empty for events outside any whole run.

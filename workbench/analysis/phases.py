@@ -20,7 +20,7 @@ _CALLS = (1, 2, 10, 100)
 _PARTS = ("once", "each")
 
 
-def describe_phase(
+def outline_phase(
     phase: Phase, statistics: pd.DataFrame, categories: pd.DataFrame, roofline: pd.DataFrame | None
 ) -> dict[str, object]:
     """A row of ``frames.PHASES``: times, rates, and what limits them."""

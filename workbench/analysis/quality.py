@@ -116,7 +116,7 @@ def is_disturbed(quality: pd.DataFrame) -> bool:
     return bool(quality["criterion"][quality["grade"] == "C"].isin(DISTURBED).any())
 
 
-def summarize_quality(quality: pd.DataFrame, *, busy: bool = False) -> str:
+def describe_quality(quality: pd.DataFrame, *, busy: bool = False) -> str:
     """The grade in one line: ``measurement quality B: restarts 4 of 5 (5 of 5 for an A)``.
 
     A C with what raises it. Of a ``busy`` machine, `workbench.analysis.use.describe_use`

@@ -86,7 +86,7 @@ def tabulate_resources(
 SUMMARY = ("first_output_ms", "peak_mb", "anonymous_mb", "size_mb")
 
 
-def summarize_resources(starts: Sequence[Start], export: Export | None) -> dict[str, float]:
+def outline_resources(starts: Sequence[Start], export: Export | None) -> dict[str, float]:
     """The first output, the memory and the size as one row, `SUMMARY`; NaN where unknown."""
     warm = in_mode(starts, "time")
     held = [start.memory for start in warm if start.memory.peak]

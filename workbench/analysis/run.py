@@ -17,14 +17,14 @@ import pandas as pd
 from workbench import frames
 from workbench.analysis import machine_code, operators, quality, roofline, statistics, trials
 from workbench.analysis.comparison import Comparison
-from workbench.analysis.describe import describe_run, draw_page, name_record
+from workbench.analysis.describe import name_record, tabulate_description
 from workbench.analysis.etrecords import explain_etrecords
 from workbench.analysis.findings.finding import Finding
 from workbench.analysis.foreign import Recording
 from workbench.analysis.measurement import Measurement
 from workbench.analysis.noun import Noun
 from workbench.analysis.operators import Scheme
-from workbench.analysis.phases import describe_phase, tabulate_conversation
+from workbench.analysis.phases import outline_phase, tabulate_conversation
 from workbench.analysis.quality import Row
 from workbench.analysis.times import Times
 from workbench.emulation import frame_property, mark_frame
@@ -35,6 +35,7 @@ from workbench.records.layers import Layers
 from workbench.records.pairing import pair_experiments
 from workbench.records.runs import Note, PlannedProgram, RunRecord, Session
 from workbench.records.trials import Applied
+from workbench.shown import draw_page
 from workbench.store import (
     APPLIED,
     ETRECORD,
@@ -275,7 +276,7 @@ class Run(Noun):
     @frame_property
     def statistics(self) -> pd.DataFrame:
         """Latency of every measurement in ms: ``frames.STATISTICS``."""
-        return statistics.describe_latencies(self.latencies)
+        return statistics.tabulate_statistics(self.latencies)
 
     @frame_property
     def ledger(self) -> pd.DataFrame:
@@ -319,7 +320,7 @@ class Run(Noun):
         if not self.record.plan.phases or not self.traced:
             return None
         sides = [m for m in self.traced if not m.control]
-        rows = [describe_phase(m.phase, m.statistics, m.categories, m.roofline) for m in sides]
+        rows = [outline_phase(m.phase, m.statistics, m.categories, m.roofline) for m in sides]
         table = pd.DataFrame(rows, columns=frames.PHASES.names)
         unknown = [not (m.emulated or "shares" in m.use.uses) for m in sides]
         table.loc[unknown, ["category", "bound"]] = ""
@@ -466,7 +467,7 @@ class Run(Noun):
     @property
     def grade(self) -> str:
         """The grade of the measurement in one line."""
-        return quality.summarize_quality(self.quality, busy=self.busy)
+        return quality.describe_quality(self.quality, busy=self.busy)
 
     @cached_property
     def checks(self) -> pd.DataFrame:
@@ -520,7 +521,7 @@ class Run(Noun):
     def description(self) -> pd.DataFrame:
         """What was run, on what and how: ``what`` and ``value``, both text."""
         recorder = self.recording.source if self.recording else ""
-        return describe_run(self.record, self.scheme.label, recorder)
+        return tabulate_description(self.record, self.scheme.label, recorder)
 
     def locate(self, name: str) -> Path:
         """The path of a file that the manifest names."""

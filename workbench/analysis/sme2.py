@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from workbench.analysis.attribution import describe_kernel, describe_operator
+from workbench.analysis.attribution import attribute_kernel, attribute_operator
 from workbench.analysis.dataflow import instruction_of
 from workbench.analysis.xnnpack.graph import is_pointwise
 from workbench.analysis.xnnpack.operators import predict_operators
@@ -99,14 +99,14 @@ def predict_kernels(layers: Layers, method: str = "") -> pd.DataFrame:
     for number, call in enumerate(chosen.instructions):
         if call.kind == "kernel":
             fate = {"kernel_off": _PORTABLE, "kernel_on": _PORTABLE, "operator": call.name}
-            rows.append(describe_kernel(chosen, call) | fate | {"instruction": number})
+            rows.append(attribute_kernel(chosen, call) | fate | {"instruction": number})
         values = {value.id: value for value in call.xvalues}
         for operator in predict_operators(call.xvalues, call.xnodes) if call.xnodes else ():
             done = [call.xnodes[n] for n in operator.sources]
             if not done:
                 continue
             main = next((node for node in done if node.type in _TYPES), done[-1])
-            row = describe_operator(chosen, call, values, operator)
+            row = attribute_operator(chosen, call, values, operator)
             rows.append(row | _choose_kernels(main, values) | {"instruction": number})
     texts = {name: "" for name, kind, *_ in SME2.columns if kind == "text"}
     filled = ({name: value for name, value in row.items() if value is not None} for row in rows)

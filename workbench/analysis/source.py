@@ -52,7 +52,7 @@ def find_toggled(m: Measurement) -> Comparison | None:
     return next((ab for ab in m.run.comparisons if ab.candidate is m and ab.same_program), None)
 
 
-def summarize_lines(m: Measurement) -> pd.DataFrame:
+def tabulate_lines(m: Measurement) -> pd.DataFrame:
     """Sum the operators of a measurement over the lines that they come from: ``SOURCE_LINES``.
 
     All operators of a line count, whichever instances of a module ran it; they are summed in each

@@ -172,7 +172,7 @@ def describe(values_ms: Sequence[float], processes: Sequence[int] = ()) -> dict[
     return {name: np.asarray(figures[name]).item() for name in STATISTICS.names}
 
 
-def describe_latencies(latencies: pd.DataFrame, clock: str | None = None) -> pd.DataFrame:
+def tabulate_statistics(latencies: pd.DataFrame, clock: str | None = None) -> pd.DataFrame:
     """The statistics in milliseconds of every experiment and thread count, in order.
 
     The interval covers the latency that further restarts in *this* run would show;

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pandas as pd
 
 from workbench import plugin
-from workbench.analysis.describe import SHOW, draw_page
 from workbench.analysis.findings.finding import Finding
 from workbench.analysis.findings.text import describe_cause, write_findings
 from workbench.errors import UsageError
@@ -18,6 +16,7 @@ from workbench.frames import FINDINGS
 from workbench.progress import show_progress
 from workbench.records.codec import to_json
 from workbench.records.trials import Scope, Trial, Trials
+from workbench.shown import draw_page, show_noun
 from workbench.store import CHECKS, atomic_write, load_record, lock_writers
 
 if TYPE_CHECKING:
@@ -67,7 +66,7 @@ class Findings(pd.DataFrame):
         return super()._repr_html_() if self.chosen is None else draw_page(self)
 
     def _ipython_display_(self) -> None:
-        shown: Any = None if self.chosen is None else resolve_name(SHOW)(self)
+        shown: Any = None if self.chosen is None else show_noun(self)
         if not hasattr(shown, "_ipython_display_"):
             raise NotImplementedError  # it is shown as any other table
         shown._ipython_display_()

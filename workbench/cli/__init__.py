@@ -14,7 +14,7 @@ import click
 
 from workbench import plugin
 from workbench.cli import analysis, work
-from workbench.cli.options import JSON, describe_error, say
+from workbench.cli.options import JSON, outline_error, say
 from workbench.errors import WorkbenchError
 from workbench.process import with_stack, write_bytecode
 from workbench.records.codec import to_document
@@ -88,7 +88,7 @@ def fail(error: BaseException, exit_code: int, arguments: list[str]) -> NoReturn
     """Exit after an error. Arguments may be unparsed: ``--json`` is looked up among the words."""
     if JSON in arguments:
         with contextlib.suppress(OSError):  # standard output may be what failed
-            click.echo(to_document(describe_error(error, exit_code)), nl=False)
+            click.echo(to_document(outline_error(error, exit_code)), nl=False)
     sys.exit(exit_code)
 
 

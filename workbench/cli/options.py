@@ -383,7 +383,7 @@ def call(name: str, *words: object) -> str:
     return f"workbench {name} {shlex.join(map(str, words))}"
 
 
-def describe_error(error: BaseException, exit_code: int) -> dict[str, Any]:
+def outline_error(error: BaseException, exit_code: int) -> dict[str, Any]:
     """The record of an error, for ``--json``."""
     kind, what, where, hint = type(error).__name__, str(error), None, None
     if isinstance(error, WorkbenchError):

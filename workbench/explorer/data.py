@@ -16,7 +16,7 @@ from workbench.analysis.compare_runs import name_runs
 from workbench.analysis.dataflow import Dataflow, NodeId, TensorId
 from workbench.analysis.findings import text as words
 from workbench.analysis.ledger import Key
-from workbench.analysis.operators import describe_spans, label_operators, total_runs
+from workbench.analysis.operators import label_operators, tabulate_spans, total_runs
 from workbench.analysis.roofline import computed_dtype, dtype_of
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.analysis.source import split_place
@@ -315,7 +315,7 @@ def _sample_trace(m: Measurement, index: dict[str, int], count: int) -> Json:
     runs = np.sort(ledger["run"].unique()) - m.sessions[0].skipped
     runs = runs[np.unique(np.linspace(0, len(runs) - 1, min(count, len(runs))).round().astype(int))]
     events = m.events
-    spans = _grow_spans(describe_spans(events[events["run"].isin(runs)].reset_index(drop=True)))
+    spans = _grow_spans(tabulate_spans(events[events["run"].isin(runs)].reset_index(drop=True)))
     shapes: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = {}
     inferences = []
     for run, part in spans[spans["depth"] <= _DEEPEST].groupby("run"):

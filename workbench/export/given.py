@@ -21,7 +21,7 @@ from workbench import store
 from workbench.errors import UsageError
 from workbench.export import in_place
 from workbench.export.artifact import check_rewrites, write_inputs
-from workbench.export.layers import describe_program, read_interface
+from workbench.export.layers import outline_program, read_interface
 from workbench.export.program import Program, find_data
 from workbench.export.rewriter import Changes, find_rewriter
 from workbench.export.traced import copy_program
@@ -121,7 +121,7 @@ def write_program(
     if isinstance(made, EdgeProgramManager):
         with silence():
             made = copy.deepcopy(made).to_executorch()
-    data, layers = made.buffer, describe_program(made)
+    data, layers = made.buffer, outline_program(made)
     if not layers.methods:
         raise UsageError("computes nothing", where="the program", hint="lower a method of a model")
     method = layers.methods[0]

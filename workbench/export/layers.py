@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from workbench.errors import StoreError
 from workbench.export.etrecord import add_etrecord
 from workbench.export.flops import kernel_flops, xnode_flops
-from workbench.export.pte import describe_xnnpack, entry, read_pte, xnnpack_tensor
+from workbench.export.pte import entry, outline_xnnpack, read_pte, xnnpack_tensor
 from workbench.records.exports import Tensor
 from workbench.records.layers import FilePart, Instruction, Layers, Method, Value, XNode, XValue
 
@@ -42,7 +42,7 @@ _REDUCING = frozenset(("StaticSlice", "GlobalAvgPooling2d"))
 _KINDS = {"MoveCall": "move", "JumpFalseCall": "jump", "FreeCall": "free"}
 
 
-def describe_pte(
+def outline_pte(
     data: bytes | memoryview, where: object = None, *, sha256: str = "",
     etrecord: Path | None = None,
 ) -> Layers:  # fmt: skip
@@ -61,12 +61,12 @@ def describe_pte(
     return add_etrecord(layers, etrecord) if etrecord else layers
 
 
-def describe_program(program: ExecutorchProgramManager) -> Layers:
+def outline_program(program: ExecutorchProgramManager) -> Layers:
     """The sidecar of an emitted program with its layers."""
     from workbench.export.origins import add_origins
     from workbench.export.sources import Sources
 
-    layers, sources = describe_pte(program.buffer), Sources()
+    layers, sources = outline_pte(program.buffer), Sources()
     handles, computed, logged = program.debug_handle_map, program.methods, program.delegate_map
     # Others return constants.
     kept = {n: m for n, m in enumerate(layers.methods) if m.name in computed}
@@ -294,7 +294,7 @@ def _describe_delegate(
     delegate: dict[str, Any], arguments: tuple[int, ...], values: dict[int, Value]
 ) -> Instruction:
     graph = delegate.get("graph")
-    xvalues, xnodes = describe_xnnpack(graph) if graph else ((), ())
+    xvalues, xnodes = outline_xnnpack(graph) if graph else ((), ())
     returned = sum(value.role == "output" for value in xvalues)
     first = max(len(arguments) - returned, 0)
     return Instruction(

@@ -20,7 +20,7 @@ from torch.fx.experimental.symbolic_shapes import has_free_unbacked_symbols
 from workbench.export import accuracy, failure, in_place, quantize
 from workbench.export.constants import copy_filters
 from workbench.export.dependence import Dependence
-from workbench.export.layers import count_calls, count_quantized, describe_program, read_interface
+from workbench.export.layers import count_calls, count_quantized, outline_program, read_interface
 from workbench.export.precision import DTYPES, PRECISIONS
 from workbench.export.program import bind_constants, cast_floats
 from workbench.export.rewriter import Changes, find_rewriter, mark_operators, read_mark
@@ -114,7 +114,7 @@ def lower_model(
     with failure.explain(failure.LOWERING, model.origin, exported):
         made = _lower(exported, options, model.metadata, counts)
         etrecord = _write_etrecord(made.program) if options.etrecord else b""
-        layers = describe_program(made.program)
+        layers = outline_program(made.program)
     if "in_place" in options.rewrite:
         counts += in_place.count(layers)
     _check_kernels(layers, made, searched, model, options)
@@ -398,7 +398,7 @@ def _lower_once(
             compile_config=edge_config(checked=checked),
             generate_etrecord=options.etrecord,
         )
-        partition = tabulate_partition(edge, reasons, options.backend)
+        partition = list_partitions(edge, reasons, options.backend)
         operators = list(list_edge_operators(edge))
         config = ExecutorchBackendConfig(run_reinplace_pass="in_place" in options.rewrite)
         return _Made(edge.to_executorch(config), operators, partition)
@@ -469,7 +469,7 @@ def _write_etrecord(program: ExecutorchProgramManager) -> bytes:
     return buffer.getvalue()
 
 
-def tabulate_partition(
+def list_partitions(
     edge: EdgeProgramManager, reasons: dict[str, str], backend: str
 ) -> tuple[Partition, ...]:
     """The operators of a lowered program: undelegated ones first, then the most frequent."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from workbench import store
 from workbench.errors import StoreError, WorkbenchError
 from workbench.export.bundled import unpack
-from workbench.export.layers import describe_pte, needs_data
+from workbench.export.layers import needs_data, outline_pte
 from workbench.frames import DEPENDENCE
 from workbench.options import RUNTIMES
 from workbench.records.exports import Export, Tensor
@@ -107,7 +107,7 @@ class Program:
             data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         for etrecord in (*list_etrecords(self.path), None):
             with contextlib.suppress(WorkbenchError):
-                return describe_pte(data, self.path, sha256=self.sha256, etrecord=etrecord)
+                return outline_pte(data, self.path, sha256=self.sha256, etrecord=etrecord)
         return None
 
     @property

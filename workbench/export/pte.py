@@ -236,7 +236,7 @@ def _read_xnnpack(data: memoryview) -> dict[str, Any]:
     return read_flatbuffer(data[first : first + size], installed_schema(_BLOB_SCHEMA), "XNNGraph")
 
 
-def describe_xnnpack(graph: dict[str, Any]) -> tuple[tuple[XValue, ...], tuple[XNode, ...]]:
+def outline_xnnpack(graph: dict[str, Any]) -> tuple[tuple[XValue, ...], tuple[XNode, ...]]:
     """The tensors of a delegate, and its operators in the order of execution.
 
     Inputs and outputs are listed as the delegate's arguments are, which their ids may not be.

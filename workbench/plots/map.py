@@ -50,7 +50,7 @@ def show_map(program: Program, top: int) -> Iterator[str | Table]:
     elif len(rows):
         yield _UNKNOWN.format(program.path.stem)
     yield _fold("operator", rows.drop(columns=["class", "place"], errors="ignore"))
-    yield _fold("part of the file", pd.DataFrame(tabulate_file(layers)))
+    yield _fold("part of the file", pd.DataFrame(list_sizes(layers)))
 
 
 def map_exported(path: Path) -> list[Table]:
@@ -253,7 +253,7 @@ def _describe(outputs: Iterable[Value | XValue]) -> str:
     return ", ".join(f"{each.dtype} {'x'.join(map(str, each.shape))}" for each in outputs)
 
 
-def tabulate_file(layers: Layers) -> Iterator[dict[str, Any]]:
+def list_sizes(layers: Layers) -> Iterator[dict[str, Any]]:
     """A row for each part of the program's file, with the instruction that uses it first."""
     for part in layers.file:
         method = layers.methods[part.method].name if part.method is not None else ""

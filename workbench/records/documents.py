@@ -112,7 +112,7 @@ def find_measured(path: Path) -> Document | None:
     return next((each for each in documents if each.suffix == path.suffix), None)
 
 
-def describe_document(name: str) -> dict[str, Any]:
+def outline_document(name: str) -> dict[str, Any]:
     """The JSON Schema, draft 2020-12, of one of the documents."""
     documents = list_documents()
     if name not in documents:
@@ -135,4 +135,4 @@ def describe_document(name: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(describe_document(sys.argv[1]), indent=1))
+    print(json.dumps(outline_document(sys.argv[1]), indent=1))

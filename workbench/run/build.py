@@ -320,7 +320,7 @@ def ask_runner(command: Sequence[str], flag: str) -> dict[str, Any]:
         raise RunnerError(what, where=Path(command[0]).name, hint=hint, kind="protocol") from None
 
 
-def describe_runner(command: Sequence[str], binary: Path) -> dict[str, str]:
+def outline_runner(command: Sequence[str], binary: Path) -> dict[str, str]:
     """A runner's entry in the manifest: kind, compiler, hash and wheel."""
     answer = ask_runner(command, "--version")
     return {

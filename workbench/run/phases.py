@@ -76,7 +76,7 @@ def _name_phases(texts: Sequence[str], load: Callable[[str], Ready]) -> list[Pha
         if step := re.fullmatch(r"(\d{1,7})(?:@(\d{1,7}))?", what):
             phase = plan_step(name, int(step[1]), int(step[2] or 0), ready)
         elif what:
-            inputs = tuple(map(describe_array, what.split(",")))
+            inputs = tuple(map(outline_array, what.split(",")))
             same = [p for p in phases if p.method == method and not p.tokens]
             phase = Phase(name, inputs, tuple(p.inputs for p in same))
         else:
@@ -159,7 +159,7 @@ def plan_step(name: str, tokens: int, position: int, ready: Ready) -> Phase:
     return Phase(name, step(position, tokens), before, tokens, position)
 
 
-def describe_array(name: str) -> Tensor:
+def outline_array(name: str) -> Tensor:
     """The input in an ``.npy`` file."""
     path = Path(name).resolve()
     try:

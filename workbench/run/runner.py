@@ -14,10 +14,10 @@ from workbench.run.build import (
     NATIVE,
     ZIG,
     build_runner,
-    describe_runner,
     find_operator_libraries,
     find_sdk,
     installed_compiler,
+    outline_runner,
 )
 from workbench.run.bundle import bundle_command, make_bundle
 from workbench.run.isa import Isa, read_isa
@@ -88,7 +88,7 @@ def find_runner(
         libraries = make_bundle(target.machine)
         binary, there = libraries / "runner", target.push_folder(libraries)
         command = target.command(bundle_command(target.machine, there))
-    description: dict[str, Any] = describe_runner(command, binary)
+    description: dict[str, Any] = outline_runner(command, binary)
     if operators:
         hashes = (f"{Path(path).name} {sha256_of(Path(path))[:12]}" for path in operators)
         description["operators"] = ", ".join(hashes)

@@ -12,7 +12,7 @@ import pytest
 
 import workbench as wb
 from workbench.cli import workbench as commands
-from workbench.plugins.mcp.server import TOOLS, command_line, describe_arguments, find_tools
+from workbench.plugins.mcp.server import TOOLS, command_line, find_tools, outline_arguments
 
 CRASH = """
 import os, sys, time
@@ -30,11 +30,11 @@ ROOT = Path(__file__).resolve().parents[3]
 
 def test_the_tools_are_commands_with_their_options():
     assert set(TOOLS) - {"optimize"} <= {*commands.list_commands(CONTEXT)}  # of others
-    schema = describe_arguments(commands.commands["export"])
+    schema = outline_arguments(commands.commands["export"])
     assert schema["required"] == ["model"]
     assert schema["properties"]["sizes"]["type"] == "array"
     assert "fp16" in schema["properties"]["dtype"]["description"]
-    assert describe_arguments(commands.commands["run"])["properties"]["runs"]["type"] == "integer"
+    assert outline_arguments(commands.commands["run"])["properties"]["runs"]["type"] == "integer"
 
 
 @pytest.mark.parametrize(

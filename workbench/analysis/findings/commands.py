@@ -77,7 +77,7 @@ def apply_remedy(m: Measurement, remedy: str) -> str:
     return write_command(m, rewrite=(*applied, remedy))
 
 
-def show_code(remedy: str) -> str:
+def quote_code(remedy: str) -> str:
     """How a person would write a remedy; empty if no plug-in has it."""
     return REMEDIES[remedy].code if remedy in REMEDIES else ""
 

@@ -48,7 +48,7 @@ def find_tools(context: click.Context) -> dict[str, click.Command]:
     return {name: command for name, command in commands.items() if command}
 
 
-def describe_arguments(tool: click.Command) -> dict[str, Any]:
+def outline_arguments(tool: click.Command) -> dict[str, Any]:
     """The JSON Schema of a tool's arguments: those of its command, and their help."""
     properties: dict[str, Any] = {}
     for param in tool.params:
@@ -93,7 +93,7 @@ def answer_requests(tools: Mapping[str, click.Command]) -> None:
 
     async def list_tools(context: Any, params: Any) -> types.ListToolsResult:
         described = [
-            types.Tool(name=name, description=tool.help, input_schema=describe_arguments(tool))
+            types.Tool(name=name, description=tool.help, input_schema=outline_arguments(tool))
             for name, tool in tools.items()
         ]
         return types.ListToolsResult(tools=described)
