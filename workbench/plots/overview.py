@@ -43,7 +43,7 @@ def _show_answer(source: Run | Comparison, *, with_findings: bool = False) -> It
         yield f"{run.model}: no times, only kernel logs."
         return
     runs = [run] if isinstance(source, Run) else [run, source.baseline.run]
-    grade = f"quality {max(each.quality['grade'].iloc[0] for each in runs)} (A is best, D worst)"
+    grade = f"quality {max(each.quality['grade'].iloc[0] for each in runs)} (A is best, C worst)"
     facts = " · ".join([*run.facts, grade])
     page = f'<p class="facts" style="opacity:.8">{to_html(facts)}</p>'
     yield Table(page, to_markdown(facts))
