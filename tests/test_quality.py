@@ -21,9 +21,6 @@ from run_folder import open_made_run
 import workbench as wb
 from workbench import store
 from workbench.analysis.power import count_needed, foresee, judge_restarts
-from workbench.analysis.quality import (
-    preempted_share,
-)
 from workbench.cli import main
 from workbench.errors import UsageError
 from workbench.options import MeasureOptions
@@ -95,11 +92,9 @@ def a_session(*, wall, cpu, process=0, threads=1, traced=False, preempted=None):
 
 def test_disturbance_is_time_that_others_had():
     quiet, busy = a_session(wall=[10, 10], cpu=[10, 9]), a_session(wall=[10, 30], cpu=[10, 10])
-    assert allocation.disturbance([quiet]) == pytest.approx(0.05)
-    assert allocation.disturbance([busy]) == preempted_share([busy]) == pytest.approx(0.5)
-    several = a_session(wall=[10, 10], cpu=[20, 20], threads=2, preempted=[0, 3])
-    assert allocation.disturbance([several]) == 0.5
-    assert allocation.disturbance([]) == 0.0
+    assert allocation.preempted_share([quiet]) == pytest.approx(0.05)
+    assert allocation.preempted_share([busy]) == pytest.approx(0.5)
+    assert math.isnan(allocation.preempted_share([]))
 
 
 @pytest.fixture

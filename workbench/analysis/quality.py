@@ -16,7 +16,8 @@ from workbench.emulation import EMULATED
 from workbench.frames import QUALITY, SOURCE
 from workbench.records.exports import Export
 from workbench.records.pairing import BY_ORDER
-from workbench.records.runs import Agreement, Proof, RunRecord, Session
+from workbench.records.runs import Agreement, Proof, RunRecord
+from workbench.run.allocation import preempted_share
 from workbench.wording import format_share, plural
 
 if TYPE_CHECKING:
@@ -160,14 +161,6 @@ def bound_shares(runs: pd.DataFrame, fastest: pd.Series, longer: float) -> float
     most = fastest.reindex(shares.index, fill_value=0.0) / fastest.sum() * (1 + longer)
     ends = most.clip(upper=1.0) - shares, shares - (most - longer).clip(lower=0.0)
     return float(np.nanmax([*ends, scatter]))
-
-
-def preempted_share(sessions: Sequence[Session]) -> float:
-    """The part of the wall time of untraced runs with one thread in which others had the core."""
-    alone = [s for s in sessions if s.complete and not s.traced and s.threads == 1]
-    batches = [batch for session in alone for batch in session.batches]
-    wall, cpu = (sum(sum(getattr(b, clock)) for b in batches) for clock in ("wall_ns", "cpu_ns"))
-    return max(0.0, 1 - cpu / wall) if wall else math.nan
 
 
 def _count_throttling(run: RunRecord) -> float:

@@ -6,13 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from workbench.analysis.quality import (
-    BUSY,
-    TRACER_LIMIT,
-    USELESS,
-    is_disturbed,
-    preempted_share,
-)
+from workbench.analysis.quality import BUSY, TRACER_LIMIT, USELESS, is_disturbed
+from workbench.run.allocation import preempted_share
 from workbench.wording import format_share
 
 if TYPE_CHECKING:

@@ -187,19 +187,15 @@ class Plan:
 
 @dataclass(frozen=True)
 class Batch:
-    """Consecutive timed inferences, in the order of measurement.
+    """Consecutive timed inferences, in the order of measurement."""
 
-    Old runs may have the energy that the CPU's packages used meanwhile, in microjoules.
-    """
-
-    GONE = ("late_ns",)
+    GONE = ("late_ns", "energy_uj")
 
     round: int
     batch: int
     wall_ns: tuple[int, ...]
     cpu_ns: tuple[int, ...]
     preempted: tuple[int, ...]
-    energy_uj: int | None = None
 
 
 @dataclass(frozen=True)
@@ -208,10 +204,9 @@ class Session:
 
     ``core`` is the core it was pinned to, or None. Custom runners have no batches: their latencies
     are those in the ETDump after the first ``skipped`` ones (warm-up); ``log`` is their output.
-    Old runs have ``operator_clock``, the unit of operators' times.
     """
 
-    GONE = ("attempts",)
+    GONE = ("attempts", "operator_clock")
 
     experiment: str
     threads: int
@@ -227,7 +222,6 @@ class Session:
     complete: bool = True
     skipped: int = 0
     log: str = ""
-    operator_clock: str = ""
 
 
 @dataclass(frozen=True)

@@ -45,16 +45,12 @@ def clock_at(threads: int) -> Literal["cpu_ns", "wall_ns"]:
     return "cpu_ns" if threads == 1 else "wall_ns"
 
 
-def disturbance(sessions: Sequence[Session]) -> float:
-    """The fraction of the wall time in which other processes had the core."""
-    batches = [batch for session in sessions for batch in session.batches]
-    if not batches:
-        return 0.0
-    if sessions[0].threads > 1:  # their CPU times add up
-        preempted = [count > 0 for batch in batches for count in batch.preempted]
-        return sum(preempted) / len(preempted)
+def preempted_share(sessions: Sequence[Session]) -> float:
+    """The part of the wall time of untraced runs with one thread in which others had the core."""
+    alone = [s for s in sessions if s.complete and not s.traced and s.threads == 1]
+    batches = [batch for session in alone for batch in session.batches]
     wall, cpu = (sum(sum(getattr(b, clock)) for b in batches) for clock in ("wall_ns", "cpu_ns"))
-    return max(0.0, 1 - cpu / max(wall, 1))
+    return max(0.0, 1 - cpu / wall) if wall else math.nan
 
 
 def count_measured(run: RunRecord) -> int:
@@ -89,8 +85,7 @@ def project_restarts(run: RunRecord, done: int) -> int:
         return 0
     if plan.budget_s:
         return max(MIN_RESTARTS, done, int(plan.budget_s * done / max(run.spent_s, 1e-3)))
-    alone = [s for s in run.sessions if s.complete and s.threads == 1]
-    each_s = max(run.spent_s, 1e-3) / done * (1 - disturbance(alone))
+    each_s = max(run.spent_s, 1e-3) / done * (1 - np.nan_to_num(preempted_share(run.sessions)))
     fitting = sum(seconds_of(plan, threads) for threads in plan.threads) / each_s
     longer = min(ENOUGH_RESTARTS, LONGER * fitting)
     wanted = max(fitting, longer) if longer >= ENOUGH_RESTARTS / 2 else fitting
