@@ -182,7 +182,7 @@ def profile(
             warm.beside.submit(write_files, run, tell)
             tell("reporting", 1.0)
             with optional("report", tell):
-                make_report(run, kernel=warm.kernel)
+                make_report(run, categories=categories, kernel=warm.kernel)
     return run
 
 

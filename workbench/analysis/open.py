@@ -63,7 +63,7 @@ def open_run(
     options = {"baseline": baseline, "categories": str(categories)}
     options = {name: value for name, value in options.items() if value}
     if isinstance(path, Run):
-        run = path if not options else _open_again(path, baseline, categories)
+        run = _open_again(path, baseline, categories, options) if options else path
     else:
         folder, scheme = Path(path), load_scheme(categories or "workbench")
         opened = open_ours(folder, scheme) if is_ours(folder) else open_others(folder, scheme)
@@ -94,10 +94,8 @@ def open_others(path: Path, scheme: Scheme) -> Run:
     return Run(path, recording.record, find_bottlenecks, scheme, recording)
 
 
-def _open_again(run: Run, baseline: str, categories: str | Path) -> Run:
+def _open_again(run: Run, baseline: str, categories: str | Path, options: dict[str, str]) -> Run:
     """A run with other categories or another baseline."""
-    options = {"baseline": baseline, "categories": str(categories)}
-    options = {name: value for name, value in options.items() if value}
     scheme = load_scheme(categories) if categories else run.scheme
     again = replace(run, scheme=scheme, opened_with=run.opened_with | options)
     return _orient(again, baseline) if baseline else again
