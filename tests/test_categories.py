@@ -202,6 +202,23 @@ def test_files_written_with_other_categories_say_so_and_are_valid(cli, tmp_path)
     assert json.loads((folder / "analysis_summary.json").read_text())["categories"] == "mine.yaml"
 
 
+@pytest.mark.whole
+def test_the_report_of_a_profile_has_the_categories_that_were_asked_for(conv_pte, tmp_path):
+    pte = shutil.copy(conv_pte, tmp_path)
+    brief = wb.MeasureOptions(
+        "none", runs=4, processes=2, evidence=False, cold_start=False, roof=False
+    )
+    run = wb.profile(pte, measure=brief, categories="kit", report=True, root=tmp_path)
+    described = run.description.set_index("what")["value"]
+    assert described["categories"] == "kit"
+    row = next(
+        line
+        for line in (run.path / "report.md").read_text().splitlines()
+        if "| categories |" in line
+    )
+    assert "kit" in row
+
+
 def test_what_xnnpack_calls_an_invalid_operator_has_the_name_of_its_function():
     m = recorded("mobilenet_v3_small_int8").subject
     table = str(wb.show(m, "operators", top=len(m.operators)))
