@@ -1,7 +1,10 @@
 """Modules of the user's own process: exported, seen to change, and named by their cells."""
 
+import re
+import shutil
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +15,7 @@ from torch import nn
 
 import workbench as wb
 from workbench.analysis.findings.commands import advise_next, write_command
+from workbench.analysis.trials import keep_trial
 
 PORTABLE = wb.ExportOptions(backend="portable")
 
@@ -102,6 +106,23 @@ def test_a_finding_of_a_cell_s_module_names_the_magic_and_the_next_step():
     assert finding.command == "%workbench export net x --rewrite functions"
     assert advise_next(run.subject, [finding]).startswith(f"run.apply('{finding.id}')")
     assert advise_next(run.subject, []).endswith("wb.profile([before, after], x)")
+
+
+@needs("remedies")
+@pytest.mark.parametrize("place", ["In [1]:7", "net.py:7"])
+def test_a_trial_that_showed_nothing_is_tried_again_where_the_module_is(tmp_path, place):
+    folder = shutil.copytree(wb.sample_run("Net"), tmp_path / "runs" / "linux")
+    run = wb.open_run(folder)
+    trial = next(each for each in run.subject.trials if each.answer == "gains")
+    keep_trial(folder, replace(trial, low_ms=-trial.high_ms))
+    m = wb.open_run(folder).subject
+    vars(m)["operators"] = m.operators.assign(source=place)
+    finding = next(each for each in m.opportunities if each.id == trial.finding)
+    if place.startswith("In"):
+        assert re.fullmatch(rf"%workbench findings \S+ --check {finding.id} .*1m", finding.command)
+    else:
+        call = f'wb.check_findings(run, net, x, finding="{finding.id}", budget_s=60)'
+        assert finding.command == call
 
 
 def test_the_next_step_of_a_registered_model_is_a_command():

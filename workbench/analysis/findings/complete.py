@@ -32,6 +32,9 @@ def complete_finding(m: Measurement, finding: Finding) -> Finding:
         again += f" --check {finding.id}" + ("" if untried else " --budget 1m")
         command = complete_command(m, again)
         command = f"%{command}" if is_given else command
+        if m.in_script:
+            budget = "" if untried else ", budget_s=60"
+            command = f'wb.check_findings(run, net, x, finding="{finding.id}"{budget})'
     return replace(finding, command=command, code=code)
 
 
