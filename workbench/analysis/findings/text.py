@@ -22,6 +22,8 @@ _BASES = {
     "twin": "estimate from similar operators of this run",
     "roofline": "estimate from the best rates that were measured",
 }
+#: How much more than its operators take a finding gains at most whose interval is theirs alone.
+_SPLITS = 2.0
 NO_REMEDY = "no known remedy"
 NONE = "No findings: no rule found a gain of 1 % or more."
 
@@ -68,6 +70,9 @@ def describe_gain(finding: Finding) -> str:
 def _describe_bound(finding: Finding) -> str:
     _, high = format_range(finding.latency_ms, finding.gain.high)
     text = f"at most {high} ({format_share(finding.share)})"
+    # What joining delegates saves is a part of the bound.
+    splits = finding.gain.high > _SPLITS * finding.spent_ms
+    text += ", with calls of the delegates that they split" * splits
     return text if _is_promise(finding) else f"unknown; these operators take {text}"
 
 
