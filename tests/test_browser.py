@@ -15,6 +15,7 @@ from pathlib import Path
 import nbformat
 import pytest
 from mutants import make_record
+from needed import needs
 
 import workbench as wb
 
@@ -389,6 +390,7 @@ def test_a_picked_run_is_explored(open_notebook, capsys):
     assert float(explorer.get_attribute("data-drawn-ms")) < 100
 
 
+@needs("batch")
 def test_the_users_runs_are_first_in_the_lists(lab_folder, open_notebook):
     """Notebooks write them beside themselves, where their kernels stand."""
     mine = lab_folder / "notebooks" / "out_mine" / "runs" / "today"
@@ -396,7 +398,7 @@ def test_the_users_runs_are_first_in_the_lists(lab_folder, open_notebook):
     try:
         page = open_notebook("05_categories_and_the_ledger.ipynb")
         names = page.get_by_label("run", exact=True).locator("option").all_inner_texts()
-        page = open_notebook("03_run_an_ab_experiment.ipynb")
+        page = open_notebook("14_many_models.ipynb")
         lists = page.locator("select[multiple]")
         measured = lists.first.locator("option").all_inner_texts()
     finally:
@@ -412,7 +414,7 @@ def test_a_click_on_a_dot_picks_a_variant_for_the_cells_below(open_notebook):
     page = open_notebook("12_optimize.ipynb")
     dots = page.locator("g[role=button]")
     assert dots.count() > 2 and page.locator("g[aria-pressed=true]").count() == 1
-    following = page.locator(".jp-CodeCell:has(g[role=button]) + .jp-Cell")
+    following = page.locator(".jp-CodeCell:has(g[role=button]) blockquote")
     for dot in (dots.first, dots.last):
         name = dot.get_attribute("aria-label").partition(":")[0]
         dot.locator(":is(path, use):not(defs *)").first.click(force=True)
@@ -446,13 +448,10 @@ def test_a_saved_notebook_shows_its_answers_without_a_kernel(name, lab_folder, o
 
 
 @pytest.mark.parametrize("name", ["07_drill_down_to_layers", "11_onboard_your_model"])
-def test_what_is_selected_in_the_explorer_drives_the_next_cell(name, open_notebook):
+def test_what_is_selected_in_the_explorer_drives_the_list_below(name, open_notebook):
     page = open_notebook(f"{name}.ipynb")
-    cells = page.locator(".jp-CodeCell:has(.jp-OutputArea-output)")
-    explored = cells.filter(has=page.locator(".wb-explorer")).last
-    following = cells.nth(
-        cells.evaluate_all("(all, one) => all.indexOf(one)", explored.element_handle()) + 1
-    )
+    explored = page.locator(".jp-CodeCell", has=page.locator(".wb-explorer")).last
+    following = explored.locator(".jp-OutputArea-child").last
     chosen = explored.locator(":is(.chip, canvas):visible").first
     if chosen.evaluate("e => e.matches('canvas')"):
         chosen.focus()
@@ -465,8 +464,8 @@ def test_what_is_selected_in_the_explorer_drives_the_next_cell(name, open_notebo
     ("name", "before", "after"),
     [
         ("08_kernel_evidence", "sme2_on", "avx512_on"),
-        ("10_on_a_device", "toy_cnn: ran with sme2", "vit_tiny: "),
-        ("13_language_models", "prefill_avx512_on", "no phases of a language model"),
+        ("10_on_a_device", "MaxPooling2d", "BatchMatrixMultiply"),
+        ("13_language_models", "custom_sdpa", "logical_not"),
     ],
 )
 def test_all_cells_follow_the_run_that_is_picked(name, before, after, open_notebook):
@@ -490,32 +489,21 @@ def test_the_next_inference_is_another_one(open_notebook):
 
 def test_sliders_predict_what_a_faster_part_brings(open_notebook):
     page = open_notebook("09_what_if_and_roofline.ipynb")
-    categories, operators = page.locator(".wb-explorer").all()
+    categories = page.locator(".wb-explorer").first
     measured, predicted = categories.locator(".cat-row > .num").all()
     share = int(re.search(r"Convolution (\d+) %", categories.inner_text())[1]) / 100
     categories.get_by_role("slider", name="Convolution").press("End")  # removed
     part = 1 - float(predicted.inner_text().split()[0]) / float(measured.inner_text().split()[0])
     assert part == pytest.approx(share, abs=0.01)
-    operators.locator(".t-body .t-row").first.click()
-    slider = operators.get_by_role("slider")
-    for key, factor in (("ArrowRight", "1.1x faster"), ("End", "removed")):
-        slider.press(key)
-        operators.locator(f'[aria-valuetext="{factor}"]').wait_for(timeout=SHORT)
-    effect = operators.locator(".effect").inner_text()
-    before, after = map(float, re.findall(r"([\d.]+)\sms", effect)[:2])
-    assert after < before and operators.get_by_text("features.0.0").first.is_visible()
     keep(page, "what-if")
 
 
 def test_a_prediction_is_compared_with_another_measurement(open_notebook):
     """It is made of the recording before an edit, and meets the one after it, but not exactly."""
     page = open_notebook("09_what_if_and_roofline.ipynb")
-    cell = page.locator(".jp-CodeCell", has_text="Measured after the edit: ").last
-    row = cell.locator("tbody tr", has_text="E2E").inner_text().split()
+    cell = page.locator("blockquote", has_text="Measured after it: ").last
+    predicted, after = map(float, re.findall(r"([\d.]+)\sms", cell.inner_text()))
     edited = wb.open_run(wb.sample_run("Edited")).compare()
-    after = float(re.search(r"after the edit: ([\d.]+)\sms", cell.inner_text())[1])
-    before, predicted = map(float, row[2:4])
-    assert before == pytest.approx(edited.baseline.latency_ms, rel=0.01)
     assert after == pytest.approx(edited.candidate.latency_ms, rel=0.01)
     assert after != predicted and predicted == pytest.approx(after, rel=0.1)
 
