@@ -6,6 +6,7 @@ from function_net import Net
 from torch.nn import functional as fn
 
 import workbench as wb
+from workbench.plugins.remedies.rewrite import REWRITER
 
 
 @pytest.mark.parametrize(("name", "function"), [
@@ -19,6 +20,9 @@ def test_a_remedy_takes_any_batch(name, function):
     module, x = Net(function).eval(), torch.randn(3, 6, 8)
     sizes = ({0: torch.export.Dim("batch", min=2, max=64)},)
     exported = torch.export.export(module, (x,), dynamic_shapes=(sizes,))
+    calls = {node.name: [node.name] for node in exported.graph.nodes}
+    offers = REWRITER.offer(exported, "xnnpack", calls, calls)
+    assert name in {each.name for each in offers}
     exported = wb.rewrite(exported, name)
     assert exported.changes == {name: 1}
     for batch in (2, 5):

@@ -124,7 +124,7 @@ class Finder:
 
     def sample(self, node: Node, shape: tuple[int, ...] | None = None) -> torch.Tensor:
         """Random values of a node's type, in its shape or another."""
-        key = (shape or tuple(value(node).shape), value(node).dtype)
+        key = (shape or sizes_of(node), value(node).dtype)
         if key not in self.samples:
             self.samples[key] = _sample(*key)
         return self.samples[key].clone()
@@ -165,7 +165,7 @@ class Finder:
             (str(n.target), str(map_arg((n.args, n.kwargs), lambda m: f"%{name(m)}")))
             for n in nodes
         ]
-        return (*(tuple(value(source).shape) for source in sources), str(calls))
+        return (*map(sizes_of, sources), str(calls))
 
     def prove(self, each: Equivalent) -> Equivalent | None:
         """An equivalent with its signal to noise ratio on random tensors; None if it differs."""
@@ -184,9 +184,10 @@ class Finder:
             source: self.constants[source] if source in self.constants else self.sample(source)
             for source in each.sources
         }
-        self.tries -= elements(each.result) + sum(map(elements, each.nodes))
-        if self.tries < 0 or max(map(elements, each.nodes)) > MOST_PROVEN:
-            return -math.inf
+        if all(map(is_static, each.sources)):  # of others, the example was computed before
+            self.tries -= elements(each.result) + sum(map(elements, each.nodes))
+            if self.tries < 0 or max(map(elements, each.nodes)) > MOST_PROVEN:
+                return -math.inf
         with torch.no_grad():
             expected = self.run(each.nodes, given)
             result = each.build(*(given[source] for source in each.sources), *each.constants)
@@ -334,6 +335,14 @@ def elements(node: Node) -> int:
     if isinstance(tensor, list | tuple):
         return sum(part.numel() for part in tensor if isinstance(part, torch.Tensor))
     return tensor.numel() if isinstance(tensor, torch.Tensor) and is_static(node) else 1 << 62
+
+
+def sizes_of(node: Node) -> tuple[int, ...]:
+    """The sizes of a tensor; of dynamic ones, those of the example; `Refused` if that has none."""
+    sizes = [size if isinstance(size, int) else size.node.hint for size in value(node).shape]
+    if None in sizes:
+        raise Refused(f"{node} has sizes that depend on values")
+    return tuple(sizes)
 
 
 def is_static(node: Node) -> bool:
