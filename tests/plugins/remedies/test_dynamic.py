@@ -1,4 +1,4 @@
-"""Remedies of graphs with dynamic sizes: what is built takes any size, too."""
+"""Remedies of graphs with dynamic sizes, and in half precision."""
 
 import pytest
 import torch
@@ -29,6 +29,21 @@ def test_a_remedy_takes_any_batch(name, function):
         x = torch.randn(batch, 6, 8)
         torch.testing.assert_close(exported.module()(x), module(x), atol=5e-4, rtol=1e-4)
     exported.run_decompositions({})
+
+
+@pytest.mark.parametrize("name", ["groups", "masks"])
+def test_causal_attention_in_half_precision_has_its_remedy(name):
+    repeats = 2 if name == "groups" else 1
+
+    def attend(net, q, k):
+        k = k.repeat_interleave(repeats, 1)
+        return fn.scaled_dot_product_attention(q, k, k, is_causal=True)
+
+    shapes = (1, 4, 5, 8), (1, 4 // repeats, 5, 8)
+    module, inputs = Net(attend).eval(), [torch.randn(shape).half() for shape in shapes]
+    exported = wb.rewrite(torch.export.export(module, (*inputs,)), name)
+    assert exported.changes == {name: 1}
+    torch.testing.assert_close(exported.module()(*inputs), module(*inputs), atol=5e-3, rtol=1e-2)
 
 
 def test_a_new_tensor_beside_dynamic_ones_leaves_their_sizes_open():

@@ -234,7 +234,8 @@ def _find_attention(finder: Finder, last: Node, name: str) -> Equivalent | None:
         return None
     if given["is_causal"]:
         shape = (value(query).shape[-2], value(key).shape[-2])
-        mask = torch.full(shape, _HIDDEN, dtype=value(query).dtype).triu(1)
+        dtype = value(query).dtype
+        mask = torch.full(shape, _hide(dtype), dtype=dtype).triu(1)
     keys, values = (_Heads(each, [*value(each).shape[:-2]]) for each in (key, content))
     heads = [*value(query).shape[:-2]]
     if name == "groups":
@@ -267,6 +268,11 @@ def _find_attention(finder: Finder, last: Node, name: str) -> Equivalent | None:
     )  # fmt: skip
 
 
+def _hide(dtype: torch.dtype) -> float:
+    """What stands for masked scores in a type, in which sums with it are finite."""
+    return max(_HIDDEN, torch.finfo(dtype).min / 2)
+
+
 def attend(scale: float, query: Any, key: Any, values: Any, mask: Any = None) -> Any:
     """Attention in two products and a softmax; heads that share a key are one of more rows."""
     sizes = (size for tensor in (query, key, values) for size in tensor.shape)
@@ -280,7 +286,7 @@ def attend(scale: float, query: Any, key: Any, values: Any, mask: Any = None) ->
     scores = torch.bmm(query * scale, key.transpose(-2, -1))
     if mask is not None:
         if mask.dtype == torch.bool:
-            mask = (mask.to(query.dtype) - 1.0) * -_HIDDEN
+            mask = (mask.to(query.dtype) - 1.0) * -_hide(query.dtype)
         is_one = math.prod(mask.shape[:-2]) == 1  # for all heads
         mask = reshape(mask, mask.shape[-2:]) if is_one else mask
         is_row = is_one and mask.shape[-2] == 1

@@ -113,7 +113,8 @@ def _find_filters(finder: Finder, nodes: list[Node], source: Node) -> _Filters |
 
     offset = run(torch.zeros_like(x))
     linear = remove_offset(run, offset)
-    if not offset.isfinite().all() or not is_linear(linear, x):
+    alike = offset.dtype == x.dtype and bool(offset.isfinite().all())
+    if not alike or not is_linear(linear, x):
         return None
     taps = _read_taps(finder, linear, x)
     least = least_db(x)
