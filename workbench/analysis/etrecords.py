@@ -1,4 +1,4 @@
-"""Why ETRecords beside a run give its programs no layers."""
+"""Layers from ETRecords for the programs of a run, or why they give none."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -27,6 +27,21 @@ def explain_etrecords(
         )
         problems += _explain(list(dict.fromkeys([*nearby, folder / ETRECORD])), layers)
     return "; ".join(dict.fromkeys(problems))
+
+
+def link_etrecord(
+    run: Path, programs: Sequence[tuple[PlannedProgram, Layers | None]], etrecord: Path
+) -> tuple[PlannedProgram, Layers]:
+    """The program of a run that an ETRecord is of, and its layers; StoreError if it is of none."""
+    what, hint = "no program of the run is without layers", "put the .pte beside the traces"
+    problem = StoreError(what, where=run, hint=hint)
+    for program, layers in programs:
+        if layers and not layers.has_modules:
+            try:
+                return program, add_etrecord(layers, etrecord)
+            except StoreError as error:
+                problem = error
+    raise problem
 
 
 def _explain(paths: Sequence[Path], layers: Layers | None) -> Iterator[str]:

@@ -18,7 +18,7 @@ from workbench import frames
 from workbench.analysis import machine_code, operators, quality, roofline, statistics, trials
 from workbench.analysis.comparison import Comparison
 from workbench.analysis.describe import name_record, tabulate_description
-from workbench.analysis.etrecords import explain_etrecords
+from workbench.analysis.etrecords import explain_etrecords, link_etrecord
 from workbench.analysis.findings.finding import Finding
 from workbench.analysis.foreign import Recording
 from workbench.analysis.measurement import Measurement
@@ -267,8 +267,7 @@ class Run(Noun):
     def latencies(self) -> pd.DataFrame:
         """Every timed inference: ``frames.LATENCIES``."""
         timed = statistics.tabulate_latencies(self.record)
-        untimed = any(not s.batches for s in self.record.sessions)
-        if not untimed:
+        if all(s.batches for s in self.record.sessions):
             return timed
         traced = [m.times.inferences for m in self.traced or [self.subject]]
         return statistics.add_traced(timed, pd.concat(traced), self.record)
@@ -490,8 +489,7 @@ class Run(Noun):
         if self.recording and self.recording.identities:
             return []
         times = [m.times for m in self.traced]
-        scaled = [each.scaled for each in times or [self.subject.times]]
-        counted = pd.concat(scaled, ignore_index=True)
+        counted = pd.concat([t.scaled for t in times or [self.subject.times]], ignore_index=True)
         return [
             quality.check_ledger(counted, [each.closed for each in times]),
             quality.check_traces(counted, times),
@@ -560,35 +558,25 @@ class Run(Noun):
             layers = load_layers(kept_layers(self.output, program.name), program.sha256)
             if layers is None and self.recording:
                 layers = self.recording.layers.get(program.name)
-            folder = self.path if self.path.is_dir() else self.path.parent
-            if layers and not layers.has_modules and (folder / ETRECORD).is_file():
+            etrecord = self.locate("") / ETRECORD
+            if layers and not layers.has_modules and etrecord.is_file():
                 with contextlib.suppress(StoreError):  # of another program
-                    layers = add_etrecord(layers, folder / ETRECORD)
+                    layers = add_etrecord(layers, etrecord)
             self._sidecars[program.name] = layers
         return self._sidecars[program.name]
 
     @cached_property
     def etrecord_problem(self) -> str:
         """Why an ETRecord that lies beside it gives no layers; empty if none does."""
-        folder = self.path if self.path.is_dir() else self.path.parent
-        programs = self.record.plan.all_programs
-        return explain_etrecords(folder, [(each, self.read_sidecar(each)) for each in programs])
+        sidecars = [(each, self.read_sidecar(each)) for each in self.record.plan.all_programs]
+        return explain_etrecords(self.locate(""), sidecars)
 
     def add_etrecord(self, etrecord: Path) -> None:
         """Keep the layers in an ETRecord with the run; StoreError if it is of no program of it."""
-        what, hint = "no program of the run is without layers", "put the .pte beside the traces"
-        problem = StoreError(what, where=self.path, hint=hint)
-        for program in self.record.plan.all_programs:
-            if (layers := self.read_sidecar(program)) and not layers.has_modules:
-                try:
-                    linked = add_etrecord(layers, etrecord)
-                except StoreError as error:
-                    problem = error
-                    continue
-                save_layers(linked, kept_layers(self.output, program.name))
-                self._sidecars[program.name] = linked
-                return
-        raise problem
+        sidecars = [(each, self.read_sidecar(each)) for each in self.record.plan.all_programs]
+        program, layers = link_etrecord(self.path, sidecars, etrecord)
+        save_layers(layers, kept_layers(self.output, program.name))
+        self._sidecars[program.name] = layers
 
     @cached_property
     def _samples(self) -> dict[tuple[str, int], pd.DataFrame]:
