@@ -731,8 +731,10 @@ def test_a_promise_is_tried_on_its_part_and_kept_with_the_run(tmp_path, in_parts
     with pytest.raises(UsageError, match="unknown finding 'poling'"):
         wb.check_findings(run, finding="poling")
 
+    assert describe_trial(kept).endswith(f"; this took {kept.trial.seconds:.0f} s")
+
     def keep(**changes):
-        keep_trial(run.path, replace(trial, **changes))
+        keep_trial(run.path, replace(trial, seconds=0.0, **changes))
         (finding,) = find(wb.open_run(run.path), "pooling")
         return finding
 
@@ -743,7 +745,7 @@ def test_a_promise_is_tried_on_its_part_and_kept_with_the_run(tmp_path, in_parts
     assert open_one.gain.basis == "unknown" and "2 of 24 parts" in describe_trial(open_one)
     assert describe_gain(open_one).startswith("not shown: between \N{MINUS SIGN}0.100")
     (again,) = list_commands(open_one)
-    assert again.endswith(f"--check {promise.id} --budget 1m") and "findings" in again
+    assert again == f'wb.check_findings(run, net, x, finding="{promise.id}", budget_s=60)'
     loses = keep(gain_ms=-1.0, low_ms=-1.1, high_ms=-0.9)
     assert loses.gain.basis == "refused" and "does not help" in describe_trial(loses)
     assert describe_gain(loses) == "none" and not list_commands(loses) and not list_code(loses)
