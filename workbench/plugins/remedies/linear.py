@@ -64,8 +64,7 @@ def find_matrices(finder: Finder, last: Node) -> Equivalent | None:
     if len(sources) != 1 or not is_float(sources[0]) or _is_padding(last):
         return None
     source = sources[0]
-    each = _find_map(finder, [last], last, source)
-    return each if each or last.target in SLICES else _find_merged(finder, last, source)
+    return _find_map(finder, [last], last, source) or _find_merged(finder, last, source)
 
 
 def _is_padding(node: Node) -> bool:
@@ -409,6 +408,8 @@ def _find_merged(finder: Finder, last: Node, source: Node) -> Equivalent | None:
     move = arrange(number([merged])[0].index_select(1, each.matrix), [merged], 1, False)
     if move is None and merged[0] * merged[1] * len(each.matrix) > count_work(last):
         return None
+    if move and last.target in SLICES:
+        return None  # which has a remedy of its own
     matrix = torch.nn.functional.one_hot(each.matrix, merged[1]).to(value(last).dtype)
 
     def build(x: Any, *matrix: Any) -> Any:
