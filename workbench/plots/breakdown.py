@@ -61,7 +61,10 @@ def plot_categories(
         return _draw_bars(bars, f"{title}, by type of layer", uses=dict.fromkeys(bars, m.use))
     if by != "measurement":
         raise unknown_name("kind of bars", by, ["measurement", "layer type"])
-    return _draw_bars(_frames_of(source), title, shares, _uses_of(source))
+    sides = _sides_of(source)
+    frames = {name: _with_shares(side) for name, side in sides.items()}
+    uses = {name: side.use for name, side in sides.items() if isinstance(side, Measurement)}
+    return _draw_bars(frames, title, shares, uses)
 
 
 def _draw_bars(
@@ -122,32 +125,16 @@ def _describe_parts(frame: pd.DataFrame, *, blank: bool) -> list[str]:
     return (frame["category"].astype(str) + shares).tolist()
 
 
-def _uses_of(
-    source: Run | Measurement | Comparison | Bars,
-) -> Mapping[str, Use]:
-    """What may be used of each bar of `_frames_of`, as far as it is of a measurement."""
+def _sides_of(source: Run | Measurement | Comparison | Bars) -> Bars:
+    """What each bar is of, by its name."""
     if isinstance(source, Mapping):
-        return {name: m.use for name, m in source.items() if isinstance(m, Measurement)}
+        return source
     if isinstance(source, Measurement):
-        return {source.label: source.use}
+        return {source.label: source}
     if isinstance(source, Comparison):
-        uses = source.baseline.use, source.candidate.use
-        return dict(zip(name_sides(source), uses, strict=True))
-    return {m.label: m.use for m in source.traced}
-
-
-def _frames_of(
-    source: Run | Measurement | Comparison | Bars,
-) -> Mapping[str, pd.DataFrame]:
-    if isinstance(source, Mapping):
-        return {name: _with_shares(frame) for name, frame in source.items()}
-    if isinstance(source, Measurement):
-        return {source.label: source.categories}
-    if isinstance(source, Comparison):
-        sides = (source.baseline.categories, source.candidate.categories)
-        return dict(zip(name_sides(source), sides, strict=True))
+        return dict(zip(name_sides(source), (source.baseline, source.candidate), strict=True))
     compared = [m for m in source.traced if not m.control]
-    return {m.label: m.categories for m in sorted(compared, key=lambda m: m.threads)}
+    return {m.label: m for m in sorted(compared, key=lambda m: m.threads)}
 
 
 def _with_shares(source: Measurement | pd.DataFrame) -> pd.DataFrame:
