@@ -36,15 +36,7 @@ from workbench.shown import show_by
 
 _find, _list, __all__ = lazy_loader.attach_stub(__name__, __file__)
 check_parameters()
-
-
-def _show(noun: object) -> Any:
-    from workbench.plots.views import show
-
-    return show(noun)
-
-
-show_by(_show)
+show_by(lambda noun: _find("show")(noun))
 
 
 def __getattr__(name: str) -> Any:

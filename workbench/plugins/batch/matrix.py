@@ -123,7 +123,7 @@ def read_matrix(path: Path) -> Matrix:
     matrix, folder = structure(Matrix, data, path), path.parent
     options = structure(MeasureOptions, measure, path)
     against = tuple(
-        str((folder / text).resolve()) if (folder / text).is_file() else text
+        str((folder / text).resolve()) if Path(text).suffix else text  # a file, or a runtime
         for text in options.against
     )
     matrix = replace(
