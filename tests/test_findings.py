@@ -207,7 +207,7 @@ FOUND = {
         Delegate([conv("x", "a", 2.0)]), Kernel("slice_scatter", "a x", "b", 2.0),
         Kernel("copy", "b x", "c", 1.0), Delegate([conv("c", "d", 2.0)])),
         {"cause": "slice_scatter, copy run outside the delegate", "high_ms": 3.002}),
-    "no delegate": ("undelegated", lambda: measured(
+    "no delegate": ("portable", lambda: measured(
         Kernel("convolution", "x", "a", 2.0), Kernel("relu", "a", "b", 1.0),
         export=exported(backend="portable"),
     ), {"cause": "nothing is delegated: 2 operators run in portable kernels", "high_ms": 3.0}),

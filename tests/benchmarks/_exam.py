@@ -412,7 +412,7 @@ CASES = (
         "resnet18 takes minutes",
         "#1231",
         lambda: image(lambda m, x: m[0](x).relu(), nn.Conv2d(16, 16, 3), size=32, channels=16),
-        "undelegated",
+        "portable",
         "nothing is delegated",
         options={"backend": "portable"},
         fix={"backend": "xnnpack"},

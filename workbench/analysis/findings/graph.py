@@ -252,16 +252,21 @@ def find_caches(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]
     )
 
 
+def find_portable(m: Measurement, _: Collection[str]) -> Iterator[Finding]:
+    """That a program was exported for portable kernels; their remedies are findings, too."""
+    rows = m.costs[m.costs["kind"] == "portable"]
+    is_portable = m.export is not None and m.export.backend == "portable"
+    if is_portable and len(rows) and not (m.costs["kind"] == "delegated").any():
+        title = f"nothing is delegated: {plural(len(rows), 'operator')} run in portable kernels"
+        gain = Gain.at_most(time_spent(m, rows.index).ms)
+        command = commands.write_command(m, backend="xnnpack")
+        yield Finding(title, gain, [*rows.index], "export the model for XNNPACK", command=command)
+
+
 def find_undelegated(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Kernels outside the delegate, one finding for each operator, with what they split."""
     rows = m.costs[(m.costs["kind"] == "portable") & m.costs.index.isin(unclaimed)]
-    if m.export and m.export.backend == "portable":
-        if len(rows) and not (m.costs["kind"] == "delegated").any():
-            title = f"nothing is delegated: {plural(len(rows), 'operator')} run in portable kernels"
-            gain = Gain.at_most(time_spent(m, rows.index).ms)
-            command = commands.write_command(m, backend="xnnpack")
-            action = "export the model for XNNPACK"
-            yield Finding(title, gain, [*rows.index], action, command=command)
+    if m.export and m.export.backend == "portable":  # as was asked for
         return
     # Those around layer norms, which the export makes in half precision.
     norms = [step for step in m.flow.steps if step.type == "native_layer_norm"]

@@ -49,6 +49,7 @@ def _exact(find: Find, heading: str = _OPERATORS, timed: bool = False) -> Rule:
 
 #: The best explanation comes first.
 RULES: dict[str, Rule] = {
+    "portable": Rule(graph.find_portable, _UNDELEGATED, timed=False),
     "constant inputs": _exact(staying.find_staying),
     "dtype outside": _exact(graph.find_dtype_outside, _UNDELEGATED),
     "remedy": _exact(graph.find_replaceable),
