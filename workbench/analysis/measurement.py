@@ -593,7 +593,7 @@ class Measurement(Noun):
         """Whether its module was given by a script, and not by a cell of a notebook."""
         given = self.export is not None and self.export.input_source == GIVEN
         lines = self.operators["source"].dropna() if given and "source" in self.operators else ()
-        return len(lines) > 0 and not any(line.startswith("In [") for line in lines)
+        return given and not any(line.startswith("In [") for line in lines)
 
     def _select(self, frame: pd.DataFrame) -> pd.DataFrame:
         chosen = (frame["experiment"] == self.name) & (frame["threads"] == self.threads)

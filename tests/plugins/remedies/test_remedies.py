@@ -760,7 +760,7 @@ def test_a_promise_is_tried_on_its_part_and_kept_with_the_run(tmp_path, in_parts
     slower = keep(before_ms=1000.0, after_ms=10.0, gain_ms=990.0, low_ms=900.0, high_ms=1100.0)
     assert slower.gain.ms == pytest.approx(0.99 * run.subject.latency_ms)
     assert slower.share == pytest.approx(0.99)
-    assert slower.gain.high == pytest.approx(run.subject.latency_ms)
+    assert slower.gain.ms <= slower.gain.high <= run.subject.latency_ms, "what its rows take"
 
 
 def find(run, remedy):

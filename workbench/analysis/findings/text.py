@@ -27,6 +27,9 @@ _SPLITS = 2.0
 NO_REMEDY = "no known remedy"
 NONE = "No findings: no rule found a gain of 1 % or more."
 
+#: Outputs of a lower signal to noise ratio are those of another function.
+_AGREES_DB = 30.0
+
 
 def describe_cause(finding: Finding) -> str:
     """What was seen, as the beginning of a sentence; with the phase where there are several."""
@@ -149,7 +152,8 @@ def _describe_answer(trial: Trial, latency_ms: float) -> str:
     )
     text = f"on {where}, {before} -> {after}"
     if trial.sqnr_db is not None:
-        text += f", outputs agree to {trial.sqnr_db:.0f} dB"
+        agree = "agree to" if trial.sqnr_db >= _AGREES_DB else "differ, with a SQNR of"
+        text += f", outputs {agree} {trial.sqnr_db:.0f} dB"
     saves = f"it saves {gain}, between {low} and {high}"
     if trial.answer == "loses":
         return f"{text}; it does not help: {saves}"

@@ -297,8 +297,9 @@ class _Bench:
         from workbench.graphs import describe_problem
 
         outputs: tuple[Fidelity, ...] = ()
-        if not isinstance(rewrite, Change):  # which computes something else
+        if not _changes_size(rewrite):
             outputs = _compare(before, after, self.export.dtype)
+        if not isinstance(rewrite, Change):  # which computes something else
             if rewrite.parts and trial.remedies.isdisjoint({SPLIT, *after.rewrite}):
                 return replace(trial, problem="it does not apply to the part alone")
             if wrong := describe_problem(outputs):
