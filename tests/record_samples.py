@@ -65,7 +65,7 @@ RECORDINGS = {
     "AsTrained": of_model(f"{SEGMENTER}:AsTrained"),
     "Ready": of_model(f"{SEGMENTER}:Ready"),
     "Sentences": of_model(f"{SENTENCES}:Sentences", against=("eager", "onnx")),
-    "Shuffled": of_model(f"{SHUFFLED}:Shuffled", "int8", isa_ladder=True),
+    "Shuffled": of_model(f"{SHUFFLED}:Shuffled", "int8", isa_ladder=True, budget_s=90.0),
     "toy_cnn": of_model("toy_cnn", target="qemu", toggle="sme2"),
     "smollm2": of_model(
         "llm:smollm2_135m,layers=2", "8da4w", phases=("prefill=128", "decode=1@128"), budget_s=90.0

@@ -108,7 +108,7 @@ def test_samples_and_case_studies_are_there(run):
     (line,) = run("-c", code, command="python")
     assert line.startswith("Ready: is no sample of the package -> clone the repository")
     assert line.endswith(
-        "here are Edited, Net, mobilenet_v3_small, mobilenet_v3_small_int8, toy_cnn"
+        "here are Edited, Net, Shuffled, mobilenet_v3_small, mobilenet_v3_small_int8, toy_cnn"
     )
 
 
