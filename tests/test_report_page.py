@@ -93,7 +93,7 @@ def test_it_leads_with_the_verdict_and_the_best_findings(open_page, folder):
     # What many rows explain is folded, heads say what they mean, and no heading is empty.
     folds = page.get_by_role("group").filter(has_text="Largest activations")
     assert folds.count() and folds.last.locator("table").last.is_hidden()
-    rates = page.locator("th", has_text="gbps").first.locator("[title]")
+    rates = page.locator("th[title]", has_text="gbps").first
     assert "bytes" in rates.get_attribute("title")
     ends = "all => all.map(h => h.nextElementSibling?.tagName ?? 'NAV').filter(n => n === 'H2')"
     assert page.locator("h2").evaluate_all(ends) == []

@@ -26,7 +26,7 @@ for (const table of document.querySelectorAll("table")) {
   if (!table.tHead || table.tBodies[0].rows.length < 2) continue;
   [...table.tHead.rows[0].cells].forEach((head, column) => {
     head.tabIndex = 0;
-    head.title = "sort";
+    head.title ||= "sort"; // or what the column means, which it says already
     head.style.cursor = "pointer";
     const sort = () => sortBy(table, head, column);
     head.addEventListener("click", sort);
