@@ -297,3 +297,21 @@ def test_both_sides_of_a_branch_are_parts_of_the_graph(tmp_path):
     models = [wb.load_model(Branch(factor), torch.ones(3)) for factor in (2.0, 2.0, 3.0)]
     first, same, other = (cache.identify_export(model)["model"] for model in models)
     assert first == same != other
+
+
+AGAIN = """
+import sys
+import workbench as wb
+wb.export_model("mine.py:Net", options=wb.ExportOptions(backend="portable"))
+print("executorch.exir" in sys.modules)
+"""
+
+
+@pytest.mark.whole
+def test_an_export_that_is_up_to_date_imports_no_executorch(files):
+    """Which takes seconds, and logs what it cannot load."""
+    for imported in ("True", "False"):
+        done = subprocess.run([sys.executable, "-c", AGAIN], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.split()[-1] == imported
+    assert "Failed to load" not in done.stderr

@@ -178,10 +178,12 @@ def keep_lines(frames: set[tuple[str, str]]) -> Iterator[None]:
 
 def forget_graphs() -> None:
     """Empty the caches of PyTorch and ExecuTorch that hold exported graphs with their weights."""
-    for cached in (
-        _find("torch._subclasses.fake_tensor:FakeTensorMode"),
-        _find("executorch.exir.backend.utils:is_same_node"),
+    for module, name in (
+        ("torch._subclasses.fake_tensor", "FakeTensorMode"),
+        ("executorch.exir.backend.utils", "is_same_node"),
     ):
+        # What is not imported, as after an export that was up to date, holds nothing.
+        cached: Any = getattr(sys.modules.get(module), name, None)
         if hasattr(cached, "cache_clear"):
             cached.cache_clear()
 
