@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from brief import LATENCIES_ALONE
 from planned import make_plan
 from recorded import report_text
 
@@ -187,18 +188,8 @@ def test_arrays_are_measured_as_phases_from_the_files_to_the_report(cli, tmp_pat
         f"--phase={name}={tmp_path}/{name}.npy,{tmp_path}/{name}_at.npy"
         for name in ("prompt", "next")
     ]
-    brief = [
-        "--runs=4",
-        "--processes=2",
-        "--toggle=none",
-        "--measure",
-        "evidence=no",
-        "--measure",
-        "cold_start=no",
-    ]
-    code, _, err = cli(
-        "run", str(TINY), *phases, *brief, "--measure", "roof=no", "--out", str(tmp_path)
-    )
+    brief = ["--runs=4", "--processes=2", "--toggle=none", *LATENCIES_ALONE]
+    code, _, err = cli("run", str(TINY), *phases, *brief, "--out", str(tmp_path))
     assert code == 0, err
     run = wb.open_run(next((tmp_path / "runs").iterdir()))
     assert [phase.name for phase in run.record.plan.phases] == ["prompt", "next"]

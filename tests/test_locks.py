@@ -13,6 +13,8 @@ WAITING = re.compile(
     r"(\S+: )?another measurement or batch is running on this machine"
     r"( \(.+, PID \d+, (exporting )?since 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d\))?: waiting"
 )
+#: A run of several restarts, which takes turns with others.
+SEVERAL = ("--runs", "8", "--processes", "3", "--measure", "evidence=no", "--out")
 
 
 @pytest.fixture
@@ -43,18 +45,7 @@ def test_an_export_waits_for_nobody(tmp_path):
 
 @pytest.mark.cases
 def test_two_concurrent_runs_are_serialised(conv_pte, tmp_path, start):
-    words = [
-        "run",
-        conv_pte,
-        "--runs",
-        "8",
-        "--processes",
-        "3",
-        "--measure",
-        "evidence=no",
-        "--out",
-    ]
-    runs = [start.command(*words, tmp_path / name) for name in "ab"]
+    runs = [start.command("run", conv_pte, *SEVERAL, tmp_path / name) for name in "ab"]
     texts = [run.communicate(timeout=280)[1].splitlines() for run in runs]
     assert [run.returncode for run in runs] == [0, 0]
     assert sum(bool(WAITING.search(line)) for lines in texts for line in lines) == 1
@@ -70,20 +61,9 @@ def test_a_run_and_a_batch_are_serialised(conv_pte, tmp_path, start):
         "models: toy_cnn\ndtypes: [fp32, fp16]\nruns: 8\nprocesses: 3\nevidence: false\n"
     )
     batch = start(matrix, tmp_path / "batch")
-    words = [
-        "run",
-        conv_pte,
-        "--runs",
-        "8",
-        "--processes",
-        "3",
-        "--measure",
-        "evidence=no",
-        "--out",
-    ]
     runs = []
     while batch.poll() is None:
-        run = start.command(*words, tmp_path / f"out_{len(runs)}")
+        run = start.command("run", conv_pte, *SEVERAL, tmp_path / f"out_{len(runs)}")
         assert run.wait(280) == 0, run.communicate()
         runs.append(run)
     assert batch.returncode == 0, batch.communicate()

@@ -5,20 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from brief import LATENCIES_ALONE
 from torch import nn
 
-SHORT = [
-    "--processes",
-    "3",
-    "--runs",
-    "5",
-    "--measure",
-    "evidence=no",
-    "--measure",
-    "cold_start=no",
-    "--measure",
-    "roof=no",
-]
+SHORT = ["--processes", "3", "--runs", "5", *LATENCIES_ALONE]
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from brief import LATENCIES_ALONE
 from changed_runs import changed
 from recorded import recorded, report_text
 from run_folder import open_made_run
@@ -17,10 +18,7 @@ from workbench.process import output
 from workbench.records.trials import Trial
 
 #: A profile of latencies alone.
-SHORT = (
-    *("--runs", "4", "--processes", "2", "--measure", "roof=no"),
-    *("--measure", "evidence=no", "--measure", "cold_start=no"),
-)
+SHORT = ("--runs", "4", "--processes", "2", *LATENCIES_ALONE)
 #: How often files were opened, by name.
 OPENED = Counter()
 sys.addaudithook(

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+from brief import LATENCIES_ALONE
 
 NETS = """\
 import torch
@@ -126,16 +127,7 @@ def test_a_wrong_export_fails_with_the_rewrite_that_avoids_it(cli, nets):
 
 @pytest.mark.whole
 def test_a_profile_of_a_wrong_export_says_so_and_fails(cli, nets):
-    short = [
-        "--processes",
-        "3",
-        "--measure",
-        "evidence=no",
-        "--measure",
-        "cold_start=no",
-        "--measure",
-        "roof=no",
-    ]
+    short = ["--processes", "3", *LATENCIES_ALONE]
     code, out, err = cli("profile", "nets.py:Shares", *short)
     assert code == 1 and "report: " in out and "next:" not in err
     *_, last = err.splitlines()

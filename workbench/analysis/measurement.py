@@ -589,11 +589,17 @@ class Measurement(Noun):
         return mark_frame(self, trials.tabulate_findings(self.opportunities, self))
 
     @property
+    def is_given(self) -> bool:
+        """Whether its module was given in Python, so that no name loads it."""
+        return self.export is not None and self.export.input_source == GIVEN
+
+    @property
     def in_script(self) -> bool:
         """Whether its module was given by a script, and not by a cell of a notebook."""
-        given = self.export is not None and self.export.input_source == GIVEN
-        lines = self.operators["source"].dropna() if given and "source" in self.operators else ()
-        return given and not any(line.startswith("In [") for line in lines)
+        if not self.is_given:
+            return False
+        lines = self.operators["source"].dropna() if "source" in self.operators else ()
+        return not any(line.startswith("In [") for line in lines)
 
     def _select(self, frame: pd.DataFrame) -> pd.DataFrame:
         chosen = (frame["experiment"] == self.name) & (frame["threads"] == self.threads)

@@ -9,7 +9,6 @@ from workbench.analysis.findings.complete import complete_command
 from workbench.analysis.findings.finding import Finding
 from workbench.analysis.run import Measurement
 from workbench.options import ExportOptions
-from workbench.records.runs import GIVEN
 from workbench.remedies import REMEDIES
 
 #: Options of an export that a command takes as they are: those with a value, and flags.
@@ -101,7 +100,7 @@ def advise_next(m: Measurement, findings: Sequence[Finding]) -> str:
         return complete_command(m, "change it, then: workbench run MODEL.pte --against NEW.pte")
     options = (f for f in findings if f.is_option and not (f.by_hand or f.is_hopeless))
     first = next(options, None)
-    if m.export.input_source == GIVEN:
+    if m.is_given:
         edit = "change the module, then: wb.profile([before, after], x)"
         return f"run.apply({first.id!r}) measures the whole with the remedy" if first else edit
     if first is None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from workbench.analysis.findings.finding import Change, Finding
-from workbench.records.runs import GIVEN
 from workbench.store import artifacts_dir
 
 if TYPE_CHECKING:
@@ -25,13 +24,12 @@ def complete_finding(m: Measurement, finding: Finding) -> Finding:
     untried = isinstance(finding.rewrite, Change) and finding.trial is None
     if untried or (finding.trial and finding.trial.answer == "not shown"):
         # A module of a notebook is known there alone.
-        is_given = m.export is not None and m.export.input_source == GIVEN
-        again = "workbench findings RUN_DIR" + ("" if is_given else " --model MODEL")
+        again = "workbench findings RUN_DIR" + ("" if m.is_given else " --model MODEL")
         if m not in m.run.subjects[:1]:
             again += f" --experiment {m.name} --threads {m.threads}"
         again += f" --check {finding.id}" + ("" if untried else " --budget 1m")
         command = complete_command(m, again)
-        command = f"%{command}" if is_given else command
+        command = f"%{command}" if m.is_given else command
         if m.in_script:
             budget = "" if untried else ", budget_s=60"
             command = f'wb.check_findings(run, net, x, finding="{finding.id}"{budget})'
@@ -40,8 +38,7 @@ def complete_finding(m: Measurement, finding: Finding) -> Finding:
 
 def complete_command(m: Measurement, command: str) -> str:
     """A command with its run and program for ``RUN_DIR``, ``MODEL.pte`` and ``MODEL``."""
-    is_given = m.export is not None and m.export.input_source == GIVEN
-    if is_given and re.search(r"MODEL(?![.]pte)", command):
+    if m.is_given and re.search(r"MODEL(?![.]pte)", command):
         if m.in_script:
             return command.replace("workbench profile MODEL", "wb.profile(net, x)")
         # A module of a notebook: the magic takes it, and its inputs, by their names there.
