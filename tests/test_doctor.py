@@ -115,6 +115,28 @@ def test_extras_are_installed_from_where_the_workbench_came(monkeypatch, origin,
     assert shlex.split(error.hint)[-len(words) - 1 :] == ["install", *words]
 
 
+@pytest.mark.parametrize(
+    ("variable", "compiled", "status", "fix"),
+    [
+        ("", True, "ok", ""),
+        ("1", True, "note", "unset PYTHONDONTWRITEBYTECODE"),
+        ("", False, "note", "-m compileall -q "),
+    ],
+)
+def test_bytecode_that_is_missing_or_not_kept_is_a_note(tmp_path, variable, compiled, status, fix):
+    code = "from workbench.run.doctor import _bytecode; print(*_bytecode(), sep='|')"
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": variable}
+    if not compiled:
+        environment["PYTHONPYCACHEPREFIX"] = str(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    answer = done.stdout.strip().split("|")
+    assert answer[0] == status
+    assert fix in [*answer, ""][2]
+    assert compiled == answer[1].startswith("compiled")
+
+
 def test_a_command_keeps_what_it_compiles_whatever_the_variable_says(tmp_path):
     settings = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPYCACHEPREFIX": str(tmp_path / "compiled")}
     command = [sys.executable, "-m", "workbench", "export", "--help"]

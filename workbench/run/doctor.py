@@ -4,6 +4,7 @@ import contextlib
 import os
 import platform
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -11,12 +12,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
+from importlib.util import cache_from_source, find_spec
 from pathlib import Path
 from typing import TypeAlias
 
 from workbench.errors import WorkbenchError, install_command
 from workbench.plugin import examine_plugins
-from workbench.process import silent_stderr
+from workbench.process import NO_BYTECODE, silent_stderr
 from workbench.run.build import ZIG, find_sdk, installed_compiler
 from workbench.run.ceilings import unpack_program
 from workbench.run.isa import Isa, resolve_toggle
@@ -40,6 +42,8 @@ class Check:
 #: The CPU features, by the kernel's names, by which XNNPACK chooses its kernels.
 FEATURES = ("sme2", "sme", "sve2", "i8mm", "bf16", "asimddp", "asimdhp")
 PACKAGES = ("executorch", "torch", "pandas", "matplotlib", "papermill", "ipykernel", "jupyterlab")
+#: What takes longest to compile, in every process that imports it if none keeps the bytecode.
+COMPILED = ("torch", "sympy", "pandas", "matplotlib")
 DISK_GB, TIMEOUT_S = 1.0, 20.0
 #: A program of `workbench.run.ceilings` with one operator, which is delegated.
 PROBE = "program_fp32_0.pte"
@@ -61,7 +65,10 @@ def examine_machine() -> list[Check]:
     ...     print(check.status, check.subject, check.detail, check.fix)
     ok Python 3.11.7 at /usr/bin/python3
     """
-    checks = [Check("Python", "ok", f"{platform.python_version()} at {sys.executable}")]
+    checks = [
+        Check("Python", "ok", f"{platform.python_version()} at {sys.executable}"),
+        Check("bytecode", *_bytecode()),
+    ]
     checks += map(_package, PACKAGES)
     checks += [
         _ask("C++ libraries", lambda: ("ok", str(find_sdk())), "fail"),
@@ -101,6 +108,25 @@ def _package(package: str) -> Check:
         return Check(package, "note", "not installed: no `workbench lab`", fix)
     requirement = f"executorch=={TESTED[-1]}" if package == "executorch" else package
     return Check(package, "fail", "not installed", install_command(requirement))
+
+
+def _bytecode() -> Answer:
+    """Whether what a profile imports is compiled; asked before anything here imports it."""
+    specs = [find_spec(package) for package in COMPILED]
+    files = [Path(spec.origin) for spec in specs if spec and spec.origin]
+    missing = [
+        file.parent.name for file in files if not Path(cache_from_source(str(file))).exists()
+    ]
+    if missing:
+        text = f"{', '.join(missing)} not compiled: the first commands take longer"
+        if not all(os.access(file.parent, os.W_OK) for file in files):
+            text = f"{', '.join(missing)} not compiled, and not writable: all commands take longer"
+        where = shlex.join(sorted({str(file.parents[1]) for file in files}))
+        return "note", text, f"{shlex.quote(sys.executable)} -m compileall -q {where}"
+    if sys.flags.dont_write_bytecode:
+        text = f"compiled; {NO_BYTECODE} is set: other programs compile what they import each time"
+        return "note", text, f"unset {NO_BYTECODE}"
+    return "ok", "compiled"
 
 
 def _compiler() -> Answer:
