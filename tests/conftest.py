@@ -32,7 +32,7 @@ settings.load_profile("fast")
 #: Files that one worker runs, as they read the same recorded runs, which are opened once.
 READING = {
     *("align", "categories", "docs", "dtypes", "explorer", "explorer_data", "findings"),
-    *("gates", "golden_runs", "kernels_shown", "layers", "machine_code", "model_explorer"),
+    *("gates", "golden_runs", "kernels_shown", "layers", "machine_code"),
     *("one_clock", "output", "plots", "public_api", "recorded_quality", "roofline", "tables"),
     "validate",
 }

@@ -65,7 +65,7 @@ DECIDING = [
     "upstream.py", "options.py", "remedies.py", "plugin.py", "process.py", "export/lower.py",
     "export/part.py", "models/loader.py", "records/exports.py", "plugins/remedies/operators.py",
 ]  # fmt: skip
-OTHERS = ["plots/views.py", "report/report.py", "plugins/history/frames.py"]
+OTHERS = ["plots/views.py", "report/report.py", "plugins/optimize/figure.py"]
 MINE = """
 from workbench.api import Plugin, Remedies, Rewriter
 PLUGIN = Plugin(remedies={"mine": "mine:ADDED"})

@@ -4,7 +4,6 @@ from .analysis.speedup import Speedup
 from .analysis.statistics import half_width
 from .cli.checks import check_request
 from .cli.options import EXISTING, Output, command, options_of
-from .convert import Format
 from .emulation import EMULATED, WRONG
 from .errors import (
     ExportError,
@@ -36,7 +35,7 @@ from .wording import format_ms, format_ratio, format_size, plural
 
 __all__ = [
     "EMULATED", "EXISTING", "SCHEMA_VERSION", "WRONG", "Attribute", "Chart", "Document",
-    "ExportError", "Finding", "Format", "Gain", "Graph", "Ink", "Options", "Output", "Part",
+    "ExportError", "Finding", "Gain", "Graph", "Ink", "Options", "Output", "Part",
     "Plugin", "Progress", "Remedies", "Remedy", "Rewrite", "Rewriter", "Rule", "RunnerError",
     "Section", "Selector", "Settings", "Side", "Speedup", "StoreError", "Table", "TargetError",
     "TraceError", "Trial", "UsageError", "View", "atomic_write", "check_request", "command",

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from workbench import plugin
 from workbench.errors import UsageError, WorkbenchError, unknown_name
 from workbench.records.layers import Layers
 from workbench.store import is_ours
@@ -16,16 +14,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-class Format(NamedTuple):
-    """A format: the function that writes a trace, and what to open its files with.
-
-    ``write`` takes the trace or the folder of a run, where to write (None: the format's own place),
-    and a trace to compare with (None: none); it returns the files.
-    """
-
-    write: Callable[[Path, Path | None, Path | None], list[Path]]
-    viewer: str
-    compares: bool = False
+#: The formats, and what opens their files.
+VIEWERS = {"csv": "pandas", "perfetto": "https://ui.perfetto.dev"}
 
 
 def export_trace(
@@ -40,11 +30,11 @@ def export_trace(
     Parameters
     ----------
     etdump
-        The trace; formats of plug-ins may also take the folder of a run.
+        The trace.
     to
         ``csv``: the three tables of ``write_csvs``. ``perfetto``: a timeline for the Perfetto UI,
         which also opens in Chrome's trace viewer; if the trace is one of a run, it has the layer,
-        source line and shapes of each operator. Plug-ins may add others.
+        source line and shapes of each operator.
     out
         The file, or for ``csv`` the folder; by default beside the trace.
     baseline
@@ -63,29 +53,17 @@ def export_trace(
     >>> [path.name for path in wb.export_trace(etdump, "perfetto", out="trace.json")]
     ['trace.json']
     """
-    form = find_format(to)
-    if baseline is not None and not form.compares:
-        comparing = ", ".join(name for name, each in list_formats().items() if each.compares)
-        raise UsageError(f"{to} holds one trace", where="--baseline", hint=f"it is for {comparing}")
+    if to not in VIEWERS:
+        raise unknown_name("format", to, VIEWERS, where="--to")
+    if baseline is not None and to == "csv":
+        raise UsageError("csv holds one trace", where="--baseline", hint="it is for perfetto")
     place, before = (None if path is None else Path(path) for path in (out, baseline))
-    return form.write(Path(etdump), place, before)
+    if to == "csv":
+        return _write_csv(Path(etdump), place)
+    return _write_timeline(Path(etdump), place, before)
 
 
-def list_formats() -> dict[str, Format]:
-    """The formats by name, with those of plug-ins."""
-    return {**_FORMATS, **plugin.collect("formats")}
-
-
-def find_format(name: str) -> Format:
-    """A format by its name."""
-    form = _FORMATS.get(name) or plugin.find("formats", name)
-    if form is None:
-        names = [*_FORMATS, *plugin.names_of("formats")]
-        raise unknown_name("format", name, names, where="--to")
-    return form
-
-
-def _write_csv(etdump: Path, out: Path | None, baseline: Path | None) -> list[Path]:
+def _write_csv(etdump: Path, out: Path | None) -> list[Path]:
     from workbench.trace.etdump import read_etdump
     from workbench.trace.writers import write_csvs
 
@@ -116,12 +94,6 @@ def _write_timeline(etdump: Path, out: Path | None, baseline: Path | None) -> li
 def _name_side(path: Path) -> str:
     """The name of a trace; bytes that are no text become question marks."""
     return path.stem.encode(errors="replace").decode()
-
-
-_FORMATS = {
-    "csv": Format(_write_csv, "pandas"),
-    "perfetto": Format(_write_timeline, "https://ui.perfetto.dev", compares=True),
-}
 
 
 def _find_sidecar(etdump: Path) -> Layers | None:

@@ -103,8 +103,6 @@ class Plugin:
         Remedies for ``--rewrite NAME`` and findings, with what finds and applies them: `Remedies`.
     sides
         Other runtimes for ``--against``: `Side`.
-    formats
-        Formats of ``export_trace``: `Format`.
     documents
         Files that people write, `Document`: their types, and what ``workbench run`` measures by
         one.
@@ -117,7 +115,6 @@ class Plugin:
     models: References = field(default_factory=dict)
     remedies: References = field(default_factory=dict)
     sides: References = field(default_factory=dict)
-    formats: References = field(default_factory=dict)
     documents: References = field(default_factory=dict)
 
     def references(self, kind: str) -> dict[str, str]:

@@ -207,19 +207,15 @@ def apply_findings(run: Run, name: str, model: str) -> Output:
 
 @command()
 @click.argument("etdump", type=EXISTING)
-@click.option("--to", required=True, help="csv, perfetto, or a format of a plug-in.")
+@click.option("--to", required=True, help="csv or perfetto.")
 @click.option("--out", type=PATH, help="The file, or for csv the folder [default: beside ETDUMP].")
 @click.option("--baseline", type=EXISTING, help="A second ETDump to compare with.")
 def trace(etdump: Path, to: str, out: Path | None, baseline: Path | None) -> Output:
-    """Convert an ETDump to another format; prints the files.
-
-    A format of a plug-in, such as model-explorer, may take the folder of a run.
-    """
-    from workbench.convert import export_trace, find_format
+    """Convert an ETDump to another format; prints the files."""
+    from workbench.convert import VIEWERS, export_trace
 
     files = export_trace(etdump, to, out=out, baseline=baseline)
-    step = f"open the file in {find_format(to).viewer}"
-    return Output(files, {"files": files}, step=step)
+    return Output(files, {"files": files}, step=f"open the file in {VIEWERS[to]}")
 
 
 @command()
