@@ -159,7 +159,6 @@ ELSEWHERE = {
     "--against onnx": "needs an extra",
     "openvino": "needs an extra",
     "workbench lab": "does not end",
-    "configs/mac.json": "needs the kit; see test_config.py",
     "speaks.pte": "needs three models; see test_language_models.py",
     "--dask": "takes minutes; see test_batch_real.py",
 }

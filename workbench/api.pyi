@@ -35,9 +35,9 @@ from .wording import format_ms, format_ratio, format_size, plural
 
 __all__ = [
     "EMULATED", "EXISTING", "SCHEMA_VERSION", "WRONG", "Attribute", "Chart", "Document",
-    "ExportError", "Finding", "Gain", "Graph", "Ink", "Options", "Output", "Part",
-    "Plugin", "Progress", "Remedies", "Remedy", "Rewrite", "Rewriter", "Rule", "RunnerError",
-    "Section", "Selector", "Settings", "Side", "Speedup", "StoreError", "Table", "TargetError",
+    "ExportError", "Finding", "Gain", "Graph", "Ink", "Options", "Output", "Part", "Plugin",
+    "Progress", "Remedies", "Remedy", "Rewrite", "Rewriter", "Rule", "RunnerError", "Section",
+    "Selector", "Settings", "Side", "Speedup", "StoreError", "Table", "TargetError",
     "TraceError", "Trial", "UsageError", "View", "atomic_write", "check_request", "command",
     "draws", "fold_table", "format_ms", "format_ratio", "format_size", "half_width", "interval",
     "keep_side", "make_frame", "new_figure", "new_rows", "option", "options_of", "plural",

@@ -78,9 +78,8 @@ def run_magic(shell: InteractiveShell, line: str, cell: str | None = None) -> ob
             arguments.insert(0, _find_module(shell, cell))
         if command and any(param.name in ("model", "models") for param in command.params):
             _check_names(shell, arguments)
-        is_config = name == "run" and any(word.endswith(".json") for word in words)
         makes = name in _MAKERS or getattr(command, "maker", None)
-        if command and makes and "--help" not in words and not is_config:
+        if command and makes and "--help" not in words:
             return _make(command, arguments, options)
         plain = [str(value.path if isinstance(value, Run) else value) for value in arguments]
         with contextlib.redirect_stderr(sys.stdout):  # which a notebook would show in red

@@ -104,8 +104,7 @@ class Plugin:
     sides
         Other runtimes for ``--against``: `Side`.
     documents
-        Files that people write, `Document`: their types, and what ``workbench run`` measures by
-        one.
+        Files that people write: their types, `Document`.
     """
 
     commands: References = field(default_factory=dict)

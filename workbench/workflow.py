@@ -27,7 +27,7 @@ from workbench.models.registry import check_name
 from workbench.names import check_label, find_variables
 from workbench.options import ExportOptions, MeasureOptions, Progress, silent
 from workbench.progress import ANSWER, show_progress
-from workbench.records.runs import Plan, PlannedProgram, RunRecord
+from workbench.records.runs import PlannedProgram, RunRecord
 from workbench.records.trials import Trial
 from workbench.report.artifacts import write_artifacts
 from workbench.report.report import make_report, prepare_kernel
@@ -439,16 +439,6 @@ def measure(
         if artifacts:
             write_files(run, show)
     return run
-
-
-def carry_out(
-    plan: Plan, programs: Sequence[Program], runner: Runner, root: Path, progress: Progress = silent
-) -> Run:
-    """Measure what was planned; the run's files are left to `write_files`."""
-    with open_record(plan, programs, runner, root, progress) as recorder:
-        measure_restarts(recorder, progress)
-        _finish(recorder, progress)
-    return open_run(recorder.run_dir)  # what ran may choose the baselines
 
 
 def _finish(recorder: RunRecorder, progress: Progress) -> None:

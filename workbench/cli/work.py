@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, cast
 
 import click
@@ -17,7 +16,6 @@ from workbench import plugin
 from workbench.cli.analysis import apply_findings, show_categories
 from workbench.cli.checks import check_request
 from workbench.cli.options import (
-    BASELINE,
     CATEGORIES,
     EXPORT_OPTIONS,
     OUT,
@@ -33,7 +31,6 @@ from workbench.cli.options import (
 from workbench.errors import UsageError, WorkbenchError
 from workbench.options import ExportOptions, MeasureOptions
 from workbench.progress import show_progress
-from workbench.records.documents import find_measured
 from workbench.store import REPORT_HTML
 
 if TYPE_CHECKING:
@@ -89,77 +86,26 @@ def export(model: str, out: Path | None, export: ExportOptions) -> Output:
 
 
 @command()
-@click.argument("subject", type=PATH, metavar="MODEL.pte|CONFIG.json")
+@click.argument("subject", type=PATH, metavar="MODEL.pte")
 @RUN_OPTIONS
 @OUT
-@click.option("--only", multiple=True, metavar="NAME", help="Only this experiment of the config.")
 @click.option("--verbose", is_flag=True, help="Print the command line of every runner.")
-@BASELINE
-@click.pass_context
-def run(
-    context: click.Context,
-    subject: Path,
-    out: Path | None,
-    measure: MeasureOptions,
-    only: tuple[str, ...],
-    verbose: bool,
-    baseline: str,
-) -> Output:
+def run(subject: Path, out: Path | None, measure: MeasureOptions, verbose: bool) -> Output:
     """Measure a .pte with a CPU extension off and on, or several side by side.
 
     Prints the run's folder.
-
-    A config, the JSON of Arm's profiling kit, sets how to measure itself; only --target and the
-    settings power and ops replace its own.
     """
-    config = find_measured(subject)
-    if config and not subject.is_file():
-        raise UsageError("no such file", where=subject)
-    if not config:
-        _check_plain(only, baseline)
-    check_request([] if config else [str(subject)], measure=measure)
+    check_request([str(subject)], measure=measure)
     from workbench import workflow
     from workbench.report.artifacts import outline_run
 
     if verbose:
         logging.basicConfig(level=logging.INFO, format="%(message)s")
     with show_progress() as progress:
-        if config:
-            options = _refuse_options(context, measure) | {"only": only, "baseline": baseline}
-            measure_config = resolve_name(config.reference)
-            result = measure_config(subject, root=out, progress=progress, **options)
-        else:
-            result = workflow.measure(subject, options=measure, root=out, progress=progress)
-    if result.traced:
-        lines = [*(ab.text for ab in result.comparisons), *_summarize(result)]
-        record = outline_run(result)
-    else:
-        lines = _describe_kernels(result)
-        record = {"run_dir": result.path, "kernel_changes": result.kernel_changes}
-    step = call("report" if result.traced else "analyze", result.path)
-    failures = _list_failures(result)
-    return Output([*lines, str(result.path)], record, step=step, failures=failures)
-
-
-def _check_plain(only: tuple[str, ...], baseline: str) -> None:
-    """Refuse what chooses among the experiments of a config."""
-    if only:
-        raise UsageError("only a config has experiments to choose from", where="--only")
-    if baseline:
-        hint = "a toggle's baseline is the side with the extension off"
-        raise UsageError("chooses among a config's experiments", where="--baseline", hint=hint)
-
-
-def _describe_kernels(run: Run) -> list[str]:
-    """How many kinds of microkernel differ in a run of logs alone."""
-    counts = {name: (t["change"] != "same").sum() for name, t in run.kernel_changes.items()}
-    return [
-        *(
-            f"{name}: {count} of {len(run.kernel_changes[name])} kinds of microkernel differ"
-            for name, count in counts.items()
-        ),
-        "no times: the experiments only log kernels",
-    ]
+        result = workflow.measure(subject, options=measure, root=out, progress=progress)
+    lines = [*(ab.text for ab in result.comparisons), *_summarize(result), str(result.path)]
+    step, failures = call("report", result.path), _list_failures(result)
+    return Output(lines, outline_run(result), step=step, failures=failures)
 
 
 def _summarize(run: Run) -> list[str]:
@@ -187,20 +133,6 @@ def _summarize(run: Run) -> list[str]:
         *dtypes,
         *quality,
     ]
-
-
-def _refuse_options(context: click.Context, measure: MeasureOptions) -> dict[str, Any]:
-    """The given options that replace a config's own; refuses the others."""
-    given = {}
-    for option in context.command.params:
-        name = str(option.name)
-        is_default = context.get_parameter_source(name) is click.core.ParameterSource.DEFAULT
-        if is_default or name not in vars(measure):
-            continue
-        if name not in ("target", "power", "ops"):
-            raise UsageError("the config sets this", where=option.opts[0])
-        given[name] = getattr(measure, name)
-    return given
 
 
 @command(

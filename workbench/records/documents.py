@@ -6,7 +6,6 @@
 import json
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from types import GenericAlias
 from typing import Annotated, Any, ClassVar, Literal, NotRequired, TypedDict
 
@@ -35,19 +34,12 @@ def _columns(frame: Frame) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Document:
-    """A file that people write, or read with scripts: its type, of which there is a JSON Schema.
-
-    What has the ``suffix``, ``workbench run`` measures: the ``reference`` is that of a function of
-    the file and of ``root``, ``only``, ``baseline``, ``target``, ``power``, ``ops``, ``progress``.
-    """
+    """A file that people write, or read with scripts: its type, of which there is a JSON Schema."""
 
     schema: type
-    suffix: str = ""
-    reference: str = ""
 
     #: A single value needs no brackets.
     WORDS: ClassVar[Any] = str | tuple[str, ...]
-    COUNTS: ClassVar[Any] = int | tuple[int, ...]
 
     @staticmethod
     def list_of(kind: Any) -> Any:
@@ -68,7 +60,7 @@ class Document:
 
     @staticmethod
     def key(kind: Any, meaning: str) -> Any:
-        """A key that a person may write in a config or a matrix."""
+        """A key that a person may write in a matrix."""
         return NotRequired[Annotated[kind, Meta(description=meaning)]]
 
 
@@ -104,12 +96,6 @@ DOCUMENTS = {"metrics": Document(METRICS)}
 def list_documents() -> dict[str, Document]:
     """The documents by name, with those of plug-ins."""
     return {**DOCUMENTS, **plugin.collect("documents")}
-
-
-def find_measured(path: Path) -> Document | None:
-    """What a file is that says itself what to measure; None if it does not."""
-    documents = (each for each in list_documents().values() if each.reference)
-    return next((each for each in documents if each.suffix == path.suffix), None)
 
 
 def outline_document(name: str) -> dict[str, Any]:

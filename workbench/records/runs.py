@@ -61,23 +61,17 @@ class Experiment:
 
     ``isa`` is an ISA level, ``isa_off`` further features to hide; ``runner`` is ``wheel`` (the
     native runner; old runs also have ``python`` or another version of ExecuTorch), another runtime,
-    or the path of an ``executor_runner``. The fields after
-    ``control`` are for the latter: ``mode`` is ``timing`` or ``xnntrace`` (a build whose XNNPACK
-    logs its kernels); ``threads``, ``runs`` and ``warmup`` replace the plan's.
+    or the path of an ``executor_runner`` that another tool ran. Its ``mode`` is ``timing``, or
+    ``xnntrace`` of a build whose XNNPACK logs its kernels.
     """
 
-    GONE = ("weights",)
+    GONE = ("weights", "threads", "runs", "warmup", "extra_args", "cpu_affinity")
     name: str
     isa: str = "native"
     isa_off: tuple[str, ...] = ()
     runner: str = "wheel"
     control: bool = False
     mode: str = "timing"
-    threads: tuple[int, ...] = ()
-    runs: int = 0
-    warmup: int = 0
-    extra_args: tuple[str, ...] = ()
-    cpu_affinity: tuple[int, ...] = ()
     program: str = ""
     phase: str = ""
 
@@ -158,10 +152,6 @@ class Plan:
             self.data, self.data_sha256,
         )  # fmt: skip
         return first, *self.programs
-
-    def experiments_at(self, threads: int) -> list[Experiment]:
-        """The experiments that are measured with so many threads."""
-        return [e for e in self.experiments if threads in (e.threads or self.threads)]
 
     def program_of(self, experiment: Experiment) -> PlannedProgram:
         """The program that an experiment runs."""

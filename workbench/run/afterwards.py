@@ -34,9 +34,7 @@ def time_starts(recorder: RunRecorder, threads: int) -> None:
     """
     plan, timed = recorder.run.plan, {(s.threads, s.number) for s in recorder.run.starts}
     phases, began = ("", *(phase.name for phase in plan.phases[:1])), time.monotonic()
-    chosen = [
-        e for e in plan.experiments_at(threads) if e.phase in phases and e.runner not in RUNTIMES
-    ]
+    chosen = [e for e in plan.experiments if e.phase in phases and e.runner not in RUNTIMES]
     counts = {"memory": 1, "time": plan.starts, "cold": min(plan.starts, COLD_STARTS)}
     modes = [mode for mode, count in counts.items() for _ in range(count)]
     for number, mode in enumerate(modes):
@@ -63,7 +61,7 @@ def sample_experiments(recorder: RunRecorder, threads: int) -> None:
     plan, target = recorder.run.plan, recorder.runner.target
     sampled = {(s.experiment, s.threads) for s in recorder.run.samplings}
     due = [
-        e for e in plan.experiments_at(threads)
+        e for e in plan.experiments
         if not e.control and e.runner not in RUNTIMES and (e.name, threads) not in sampled
     ]  # fmt: skip
 

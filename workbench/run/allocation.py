@@ -37,7 +37,7 @@ def seconds_of(plan: Plan, threads: int) -> float:
     """The seconds that a plan's restarts at one thread count may take."""
     if plan.budget_s:
         return plan.budget_s / len(plan.threads)
-    return EXPERIMENT_S * len(plan.experiments_at(threads))
+    return EXPERIMENT_S * len(plan.experiments)
 
 
 def clock_at(threads: int) -> Literal["cpu_ns", "wall_ns"]:
@@ -57,7 +57,7 @@ def count_measured(run: RunRecord) -> int:
     """The restarts of a run so far in which everything was timed."""
     plan, sessions = run.plan, [s for s in run.sessions if s.complete and not s.traced]
     return min((sum(s.experiment == e.name and s.threads == n for s in sessions)
-                for n in plan.threads for e in plan.experiments_at(n)), default=0)  # fmt: skip
+                for n in plan.threads for e in plan.experiments), default=0)  # fmt: skip
 
 
 def count_further(excess: ArrayLike) -> np.ndarray:

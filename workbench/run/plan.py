@@ -46,9 +46,7 @@ def make_plan(programs: Sequence[Program], options: MeasureOptions, runner: Runn
     threads = choose_threads(options.threads, runner)
     toggle, experiments, pairs = choose_experiments(options, runner.isa, compared, runtimes)
     load = program_loader(runner, options.timeout_s)
-    plan = begin_plan(
-        programs, experiments, pairs, load=load, phases=options.phases, sweep=options.sweep
-    )
+    plan = begin_plan(programs, experiments, pairs, load, options.phases, options.sweep)
     plan = replace(
         plan,
         toggle=toggle,
@@ -129,24 +127,17 @@ def choose_threads(counts: Sequence[int], runner: Runner) -> dict[int, str]:
 CONTROL = "control"
 
 
-#: The source of inputs that a config names.
-FILES_SOURCE = "files named in the config"
-
-
 def begin_plan(
     programs: Sequence[Program],
     experiments: Sequence[Experiment],
     pairs: Sequence[Pair],
-    *,
-    load: Callable[[Program, str], Ready] | None = None,
-    phases: Sequence[str] = (),
-    sweep: str = "",
-    files: Sequence[Tensor] = (),
+    load: Callable[[Program, str], Ready],
+    phases: Sequence[str],
+    sweep: str,
 ) -> Plan:
     """A plan of programs in phases or sizes, with default settings; see `add_phases`.
 
-    ``load`` is a `program_loader`, if a runner of ours runs them; ``files`` replace the inputs of
-    the first program.
+    ``load`` is a `program_loader`.
     """
     # A program may have no ``forward``.
     method = next((split_phase(text)[1] for text in phases), "")
@@ -155,62 +146,14 @@ def begin_plan(
         for program in programs:
             if program.runtime:
                 raise UsageError(refuse, where=f"--against {program.stem}")
-    described = [load(p, method).inputs if load and not p.runtime else () for p in programs]
+    described = [() if p.runtime else load(p, method).inputs for p in programs]
     described = [inputs or described[0] for inputs in described]
     first = plan_program("", programs[0], described[0])
-    if files and load:
-        if len(files) != len(described[0]):
-            what = f"{len(files)} input files, the program takes {len(described[0])}"
-            raise UsageError(what, where="inputs")
-        typed = zip(files, described[0], strict=True)
-        inputs = tuple(replace(file, dtype=t.dtype, shape=t.shape) for file, t in typed)
-        first = replace(first, inputs=inputs, input_source=FILES_SOURCE)
     fields = {key: value for key, value in vars(first).items() if key != "name"}
     named = list(zip(name_uniquely(programs), programs, described, strict=True))
     further = tuple(plan_program(*each, like=(first, described[0])) for each in named[1:])
     plan = Plan(**fields, experiments=tuple(experiments), pairs=tuple(pairs), programs=further)
-    return add_phases(plan, phases, partial(load, programs[0]), sweep) if load else plan
-
-
-def plan_given(
-    programs: Sequence[Program],
-    experiments: Sequence[Experiment],
-    pairs: Sequence[Pair],
-    *,
-    repeated: str = "",
-    runner: Runner | None = None,
-    phases: Sequence[str] = (),
-    files: Sequence[Path] = (),
-) -> Plan:
-    """A plan of experiments that were given, each with the path of its program.
-
-    That ``repeated`` is measured again as a control, which a pair without a candidate is compared
-    with. Without a ``runner`` of ours, experiments have their own, and their processes are traced.
-    """
-    names = ["", *name_uniquely(programs)[1:]]
-    named = {str(each.path): name for each, name in zip(programs, names, strict=True)}
-    planned = [replace(each, program=named[each.program]) for each in experiments]
-    if repeated:
-        names = [each.name for each in planned]
-        name = next(n for n in (CONTROL + "_" * i for i in count()) if n not in names)
-        pairs = [replace(pair, candidate=pair.candidate or name) for pair in pairs]
-        planned.append(replace(planned[names.index(repeated)], name=name, control=True))
-    given = tuple(Tensor("", (), str(path), store.sha256_of(path)) for path in files)
-    load = program_loader(runner, Plan.timeout_s) if runner else None
-    plan = begin_plan(programs, planned, pairs, load=load, phases=phases, files=given)
-    if not runner:
-        source = FILES_SOURCE if files else "the runner's own: ones"
-        further = (replace(each, inputs=given, input_source=source) for each in plan.programs)
-        plan = replace(plan, inputs=given, input_source=source, programs=tuple(further))
-    plan = replace(
-        plan,
-        sampled_ms=SAMPLED_MS if runner else 0.0,
-        processes=0 if runner else plan.processes,
-        threads=tuple(sorted({number for each in planned for number in each.threads})),
-        runs=max(each.runs for each in planned),
-        warmup=max(each.warmup for each in planned),
-    )
-    return shorten_plan(plan) if runner and runner.target.emulated else plan
+    return add_phases(plan, phases, partial(load, programs[0]), sweep)
 
 
 def name_uniquely(programs: Sequence[Program]) -> list[str]:

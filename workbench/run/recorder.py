@@ -141,13 +141,12 @@ def open_record(
     runner: Runner,
     root: Path,
     progress: Progress = silent,
-    name: str = "",
 ) -> Iterator[RunRecorder]:
     """Record a run of a plan on a locked device; continues an interrupted run of the same plan."""
     with lock_device(device_behind(runner.target.name), progress):
         run_dir = find_run(plan, runner, root, "incomplete")
         begun = begin_run(plan, programs, runner)
-        run_dir = run_dir or new_run_dir(root, name or name_run(begun))
+        run_dir = run_dir or new_run_dir(root, name_run(begun))
         remove_partials(run_dir)
         run = replace(load_run(run_dir), plan=plan) if (run_dir / MANIFEST).exists() else begun
         recorder = RunRecorder(run_dir, run, programs, runner)
@@ -171,10 +170,8 @@ def begin_run(plan: Plan, programs: Sequence[Program], runner: Runner) -> RunRec
     """The manifest of a run without measurements."""
     from executorch import version
 
-    # The ExecuTorch version of a custom runner is unknown.
-    packages = ["executorch"] if "executorch" in runner.description else []
-    versions = {name: metadata.version(name) for name in (*packages, "executorch-workbench")}
-    untested = describe_version(versions.get("executorch", ""))
+    versions = {name: metadata.version(name) for name in ("executorch", "executorch-workbench")}
+    untested = describe_version(versions["executorch"])
     named = zip(plan.all_programs, programs, strict=True)
     exports = {planned.name: program.export for planned, program in named}
     return RunRecord(
@@ -190,7 +187,7 @@ def begin_run(plan: Plan, programs: Sequence[Program], runner: Runner) -> RunRec
         missing={"tested version": untested} if untested else {},
         export=exports.pop(""),
         exports={name: export for name, export in exports.items() if export},
-        executorch={"version": version.__version__, "sha": version.git_version} if packages else {},
+        executorch={"version": version.__version__, "sha": version.git_version},
     )
 
 

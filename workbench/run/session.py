@@ -59,8 +59,8 @@ HINTS = {
     "memory": "close other programs, or use a smaller model",
     "scalar": "inputs must be tensors of numbers; workbench export MODEL fixes single numbers, "
     "flags and None at their values in the example inputs",
-    "inputs": "name one file of raw bytes per input, in the program's dtype and shape, as `inputs` "
-    "of a config: workbench run CONFIG.json",
+    "inputs": "name one .npy file per input, in the program's dtype and shape: "
+    "--phase first=a.npy,b.npy",
     "isa": f"measure at level native, or install executorch {' or '.join(TESTED)}",
     "threads": f"measure one thread, or install executorch {' or '.join(TESTED)}",
 }

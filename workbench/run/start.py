@@ -28,9 +28,8 @@ def start_runner(
     if phase.method:
         flags += ["--method_name", phase.method]
     flags += _list_inputs(recorder, experiment)
-    if cores := experiment.cpu_affinity or (() if core is None else (core,)):
-        flags += ["--cpus", ",".join(map(str, cores))]
-    flags += experiment.extra_args
+    if core is not None:
+        flags += ["--cpus", str(core)]
     return open_runner(runner, [*flags, *more], timeout_s=plan.timeout_s)
 
 

@@ -92,7 +92,7 @@ class Attempt:
     def begin(cls, recorder: RunRecorder, step: Step) -> Attempt:
         """An attempt that has started nothing yet."""
         plan, target = recorder.run.plan, recorder.runner.target
-        experiments = plan.experiments_at(step.threads)
+        experiments = plan.experiments
         traces = {
             e.name: trace_path(
                 recorder.run_dir, plan.program_of(e).stem, e.name, step.threads, step.restart

@@ -122,7 +122,7 @@ class Host:
         """A word, quoted so that it arrives unchanged when it follows a `command`."""
         return word
 
-    def push(self, path: Path, *, executable: bool = False) -> str:
+    def push(self, path: Path) -> str:
         """Copy a local file there unless it is there already; returns its path there."""
         return os.fspath(path)
 

@@ -79,12 +79,12 @@ class Remote(Host, abc.ABC):
             raise UsageError("a shell word cannot have a null byte", where=repr(word))
         return shlex.quote(word)
 
-    def push(self, path: Path, *, executable: bool = False) -> str:
+    def push(self, path: Path) -> str:
         """Copy a local file there, under its hash; returns its path there."""
         digest = sha256_of(path)
         remote = f"{self.base}/files/{digest[:16]}-{safe_name(path.name)}"
         if remote not in self._there:
-            self._upload({path: remote}, executable=executable)
+            self._upload({path: remote}, executable=False)
             self._there.add(remote)
         return remote
 
