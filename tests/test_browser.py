@@ -410,23 +410,7 @@ def test_the_users_runs_are_first_in_the_lists(lab_folder, open_notebook):
         assert listed[: len(mine)] == mine and len(listed) > len(mine)
 
 
-def test_a_click_on_a_dot_picks_a_variant_for_the_cells_below(open_notebook):
-    page = open_notebook("12_optimize.ipynb")
-    dots = page.locator("g[role=button]")
-    assert dots.count() > 2 and page.locator("g[aria-pressed=true]").count() == 1
-    following = page.locator(".jp-CodeCell:has(g[role=button]) blockquote")
-    for dot in (dots.first, dots.last):
-        name = dot.get_attribute("aria-label").partition(":")[0]
-        dot.locator(":is(path, use):not(defs *)").first.click(force=True)
-        following.get_by_text(f"{name}:").filter(visible=True).wait_for(timeout=SHORT)
-    dots.first.focus()
-    page.keyboard.press("Enter")
-    name = dots.first.get_attribute("aria-label").partition(":")[0]
-    following.get_by_text(f"{name}:").filter(visible=True).wait_for(timeout=SHORT)
-    keep(page, "picked-variant")
-
-
-@pytest.mark.parametrize("name", ["06_bottleneck_shift", "12_optimize"])
+@pytest.mark.parametrize("name", ["06_bottleneck_shift"])
 def test_a_saved_notebook_shows_its_answers_without_a_kernel(name, lab_folder, open_notebook):
     page, path = open_notebook(f"{name}.ipynb"), lab_folder / "notebooks" / f"{name}.ipynb"
     stills = page.locator("[class^=wb-still-]")

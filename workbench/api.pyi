@@ -14,7 +14,6 @@ from .errors import (
     UsageError,
     unknown_name,
 )
-from .explorer.page import Selector
 from .export.rewriter import Rewriter
 from .frames import interval, make_frame
 from .options import Options, Progress, option, silent
@@ -31,16 +30,16 @@ from .remedies import Remedies, Remedy
 from .run.sides import Graph, Settings, Side, keep_side
 from .store import atomic_write, read_json, safe_name
 from .trace.writers import to_csv
-from .wording import format_ms, format_ratio, format_size, plural
+from .wording import format_ratio, format_size, plural
 
 __all__ = [
     "EMULATED", "EXISTING", "SCHEMA_VERSION", "WRONG", "Attribute", "Chart", "Document",
     "ExportError", "Finding", "Gain", "Graph", "Ink", "Options", "Output", "Part", "Plugin",
     "Progress", "Remedies", "Remedy", "Rewrite", "Rewriter", "Rule", "RunnerError", "Section",
-    "Selector", "Settings", "Side", "Speedup", "StoreError", "Table", "TargetError",
-    "TraceError", "Trial", "UsageError", "View", "atomic_write", "check_request", "command",
-    "draws", "fold_table", "format_ms", "format_ratio", "format_size", "half_width", "interval",
-    "keep_side", "make_frame", "new_figure", "new_rows", "option", "options_of", "plural",
-    "read_json", "safe_name", "show_note", "show_progress", "show_table", "silent", "structure",
-    "to_csv", "to_json", "to_plain", "unknown_name", "upgrade",
+    "Settings", "Side", "Speedup", "StoreError", "Table", "TargetError", "TraceError", "Trial",
+    "UsageError", "View", "atomic_write", "check_request", "command", "draws", "fold_table",
+    "format_ratio", "format_size", "half_width", "interval", "keep_side", "make_frame",
+    "new_figure", "new_rows", "option", "options_of", "plural", "read_json", "safe_name",
+    "show_note", "show_progress", "show_table", "silent", "structure", "to_csv", "to_json",
+    "to_plain", "unknown_name", "upgrade",
 ]  # fmt: skip

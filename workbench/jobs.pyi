@@ -2,7 +2,7 @@ from .analysis.findings.commands import write_command
 from .analysis.findings.text import abridge_gain, describe_cause
 from .analysis.layers import THE_MODEL
 from .export.accuracy import compare_samples
-from .export.artifact import apply_recipe, identify_export
+from .export.artifact import apply_recipe
 from .export.lower import measure_layer_noise
 from .export.precision import keep_accuracy
 from .export.program import SUFFIXES
@@ -11,7 +11,6 @@ from .models.registry import parse_name
 from .options import REWRITES, help_of
 from .plots.bars import draw_shares
 from .plots.views import list_classes, show_phases
-from .records.codec import upgrade_rewrites
 from .records.exports import contrast_models
 from .records.recipe import Recipe
 from .report.artifacts import write_artifacts
@@ -20,7 +19,7 @@ from .report.kernel import read_template
 from .report.report import is_reported
 from .run.locks import device_behind, lock_folder, share_machine
 from .run.plan import check_toggle
-from .run.runner import Runner, identify_runner
+from .run.runner import Runner
 from .run.targets import TARGETS, open_target
 from .store import (
     cache_folder,
@@ -38,10 +37,9 @@ from .workflow import list_subjects
 __all__ = [
     "REWRITES", "SUFFIXES", "TARGETS", "THE_MODEL", "Recipe", "Runner", "abridge_gain",
     "apply_recipe", "cache_folder", "check_toggle", "compare_samples", "contrast_models",
-    "default_root", "describe_cause", "device_behind", "draw_shares", "help_of",
-    "identify_export", "identify_runner", "is_reported", "keep_accuracy", "list_classes",
-    "list_llm_transforms", "list_subjects", "lock_folder", "measure_layer_noise", "new_run_dir",
-    "open_target", "parse_name", "read_template", "read_yaml", "remove_partials", "render_page",
-    "run_file", "save_recipe", "share_machine", "show_phases", "stem_of", "upgrade_rewrites",
-    "write_artifacts", "write_changed", "write_command",
+    "default_root", "describe_cause", "device_behind", "draw_shares", "help_of", "is_reported",
+    "keep_accuracy", "list_classes", "list_llm_transforms", "list_subjects", "lock_folder",
+    "measure_layer_noise", "new_run_dir", "open_target", "parse_name", "read_template",
+    "read_yaml", "remove_partials", "render_page", "run_file", "save_recipe", "share_machine",
+    "show_phases", "stem_of", "write_artifacts", "write_changed", "write_command",
 ]  # fmt: skip

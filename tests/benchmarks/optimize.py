@@ -2,9 +2,8 @@
 
 Searches for a faster program of each network within a budget, and prints one row per network: the
 best single dtype and the recommended variant, both measured interleaved in the last round, with
-SQNR and size; how many variants were exported and measured; and how many measured gains are within
-the predicted intervals, given the errors of the measurement. Inputs are random: the errors are of
-these inputs.
+SQNR and size; and how many variants were exported and measured. Inputs are random: the errors are
+of these inputs.
 
     python tests/benchmarks/optimize.py [--folder FOLDER] [--budget 1800] [--dtype DTYPE] NETWORK...
 
@@ -35,7 +34,6 @@ import workbench as wb
 from workbench.analysis.run import Comparison
 from workbench.models.loader import load_model
 from workbench.models.registry import parse_name
-from workbench.plugins.optimize.judging import fastest
 from workbench.progress import show_progress
 from workbench.store import safe_name
 
@@ -60,25 +58,12 @@ def row_of(name, place):
     row["int8"] = describe(int8) if int8.speedup else int8.reason or "-"
     row["best single dtype"] = describe(study[study.whole]) if study.whole else "none allowed"
     measured = [v for v in study.variants if v.state == "measured"]
-    graded = [v for v in measured if v.predicted and v.gain]
-    inside = sum(
-        v.gain.low_ms <= v.predicted.high_ms and v.gain.high_ms >= v.predicted.low_ms
-        for v in graded
-    )
     row["recommended"], holds = "nothing helped", True
     if study.best:
         best = study[study.best]
         row["recommended"] = f"{describe(best)} ({best.change})"
         holds = best.sqnr_db is None or best.sqnr_db >= study.options.min_sqnr_db
-        last = study.rounds[-1]
-        if study.whole and study.whole != study.best and study.best in last.variants:
-            run = wb.open_run(place / "optimize" / last.run_dir)
-            sides = [fastest(run, last.variants.index(n)) for n in (study.whole, study.best)]
-            ab = Comparison(*sides).latency.iloc[0]
-            row["over it"] = f"{ab['speedup']:.2f}x [{ab['low']:.2f}, {ab['high']:.2f}]"
-            holds &= not ab["high"] < 1
     row["variants"] = f"{len(measured)} of {len(study.variants)}"
-    row["predicted"] = f"{inside} of {len(graded)} inside" if graded else ""
     row["minutes"] = f"{study.spent_s / 60:.0f}"
     return row, holds
 

@@ -30,30 +30,23 @@ from torch import nn
 
 import workbench as wb
 from workbench.analysis.findings.finding import Finding, Gain
-from workbench.analysis.findings.text import describe_gain, describe_trial
 from workbench.errors import RunnerError, StoreError, UsageError, WorkbenchError
 from workbench.export.lower import measure_layer_noise
 from workbench.models.loader import LoadedModel, load_model
 from workbench.options import QUANTISER_REWRITES, dtype_of_module
-from workbench.plugins.optimize import judging, search
+from workbench.plugins.optimize import search
 from workbench.plugins.optimize.proposals import (
     Choice,
     aim_db,
     choose_dtypes,
     combine_variants,
     list_choices,
-    lost_ms,
     propose_mix,
     propose_rewrites,
 )
-from workbench.plugins.optimize.records import Study, Variant, VariantGain
+from workbench.plugins.optimize.records import Study, Variant
 from workbench.plugins.optimize.score import call_metric
-from workbench.plugins.optimize.study import (
-    add_measured,
-    pick_best,
-    tabulate_variants,
-)
-from workbench.plugins.optimize.workers import open_workers
+from workbench.plugins.optimize.study import pick_best, tabulate_variants
 from workbench.records.codec import to_json
 from workbench.records.recipe import Recipe
 from workbench.store import load_recipe, save_export, save_recipe, sha256_of
@@ -132,8 +125,9 @@ def test_without_a_limit_the_choice_is_the_best_of_all_with_its_conversions(some
     every = itertools.product(*([Choice(), *each] for each in some))
 
     def saved(them):
-        lost = lost_ms(dict(zip(named, them, strict=True)), {"*": conversion})
-        return sum(choice.ms for choice in them) - lost
+        kinds = [False, *(choice.dtype == "int8" for choice in them), False]
+        borders = sum(one != other for one, other in itertools.pairwise(kinds))
+        return sum(choice.ms for choice in them) - borders * conversion
 
     assert saved(chosen.values()) == pytest.approx(max(map(saved, every)))
 
@@ -164,7 +158,6 @@ def test_a_mix_leaves_the_noisiest_and_the_slower_layers_in_single_precision():
         "stem": "fp32", "body.1": "fp32", "head": "int8dyn"
     }  # fmt: skip
     assert layers.options.dtype == "int8"
-    assert layers.predicted.ms == pytest.approx(2.4) and layers.predicted.basis == "ledger"
     assert layers.predicted_sqnr_db == pytest.approx(-10 * math.log10(1.1e-4))
     assert "1 layer in int8dyn" in layers.change
 
@@ -193,71 +186,25 @@ def test_the_noise_of_single_layers_adds_up_to_that_of_the_program(small, tmp_pa
     assert hurried.keys() == alone.keys() and sum(power < 1 for power in hurried.values()) == 1
 
 
-def finding(rule, title, ms, low, high, basis="removal", remedy=""):
-    return Finding(title, Gain(ms, low, high, basis), ("a",), rule=rule, remedy=remedy)
+def finding(title, remedy):
+    return Finding(title, Gain(1.0, 0.5, 2.0, "removal"), ("a",), remedy=remedy)
 
 
 @needs("remedies")
-def test_rewrites_are_proposed_for_what_findings_name_with_their_promise():
+def test_rewrites_are_proposed_for_what_findings_name_the_best_first():
     findings = [
-        finding("remedy", "outside the delegate: mean", 1.0, 0.5, 2.0, remedy="mean"),
-        finding("remedy", "outside: pow", math.nan, 0, 3, "bound", remedy="powers"),
-        finding("layout", "2 layout conversions", 1, 0, 1, remedy="channels_last"),
-        finding("dtype", "int8 would read less", 1.0, 0.5, 2.0, remedy="int8"),
+        finding("outside the delegate: mean", "mean"),
+        finding("outside: pow", "powers"),
+        finding("2 layout conversions", "channels_last"),
+        finding("int8 would read less", "int8"),
     ]
     proposed = propose_rewrites(BASE, findings)
     made = [(v.options.rewrite, v.options.channels_last) for v in proposed]
     assert made == [
         (("mean",), False), (("powers",), False), ((), True), (("mean", "powers"), True)
     ]  # fmt: skip
-    assert proposed[0].predicted == VariantGain(1.0, 0.5, 2.0, "removal")
-    assert proposed[1].predicted == VariantGain(None, 0.0, 3.0, "bound")
-    assert proposed[3].predicted == VariantGain(None, 0.5, 6.0, "sum")
     assert not propose_rewrites(BASE, findings[3:])
     assert combine_variants(proposed[0], proposed[1:3]).options == proposed[3].options
-
-
-def test_a_measured_gain_replaces_the_bound_of_the_finding_that_suggested_the_change():
-    findings = [
-        finding("memory-bound", "reads weights", math.nan, 0, 3, "bound", "int8"),
-        finding("undelegated", "mean runs outside: once", 1.0, 0.5, 2.0, remedy="mean"),
-        finding("fragments", "the graph is split by pow", 0.5, 0.1, 1.0, remedy="powers"),
-    ]
-    base = replace(BASE, sha256="a", latency_ms=10.0)
-    mean = wb.ExportOptions(rewrite=("mean",))
-    powers = wb.ExportOptions(rewrite=("powers",))
-    tried = [
-        replace(BASE, name="01-int8", options=wb.ExportOptions(dtype="int8"), flaw="SQNR 5 dB"),
-        Variant("mean", mean, name="02-fp32", gain=VariantGain(0.2, -0.1, 0.4, "measured")),
-        Variant("powers", powers, name="03-fp32", gain=VariantGain(0.3, 0.2, 0.4, "measured")),
-    ]
-    tried[0] = replace(tried[0], gain=VariantGain(4.0, 3.5, 4.5, "measured"))
-    tried = [replace(variant, parent=base.name) for variant in tried]
-    study = Study("m", "k", wb.OptimizeOptions(), variants=(base, *tried))
-    int8, mean, powers = add_measured(findings, study, "a")
-    assert {each.gain.basis for each in (int8, mean, powers)} == {"measured"}
-    assert [each.gain.ms for each in (int8, mean, powers)] == [4.0, 0.2, 0.3]
-    assert describe_trial(int8) == "01-int8 of `workbench optimize`, but SQNR 5 dB"
-    assert "02-fp32" in describe_gain(replace(mean, latency_ms=10.0))
-    assert add_measured(findings, study, "another program") == findings
-    assert add_measured(findings, study, "a", threads=4) == findings
-    two = replace(tried[0].options, channels_last=True)
-    more = replace(study, variants=(base, replace(tried[0], options=two)))
-    assert add_measured(findings, more, "a") == findings, "it differs in two things"
-    twice = add_measured([int8, mean, mean], study, "a")
-    assert twice[1].gain == mean.gain and twice[1].tried_by, "which of both is not known"
-
-
-def test_the_share_of_an_extension_counts_operators_that_mostly_ran_it():
-    """Also with few samples in each, and in several functions."""
-    rows = [("a", "sme2", 22), ("a", "sme", 10), ("a", "scalar", 1), ("b", "neon", 534),
-            ("c", "sme2", 1), ("d", "neon", 3), ("d", "sme", 2), ("", "sme2", 9)]  # fmt: skip
-    evidence = pd.DataFrame(rows, columns=["key", "code", "samples"])
-    flops = {"a": 100.0, "b": 50.0, "c": 20.0, "d": 20.0, "never sampled": 10.0, "": math.nan}
-    operators = pd.DataFrame({"key": list(flops), "flops": list(flops.values()), "calls": 1.0})
-    on = SimpleNamespace(machine_code=evidence, operators=operators)
-    assert judging.extension_share(on) == pytest.approx(120 / 200)
-    assert judging.extension_share(SimpleNamespace(machine_code=None)) is None
 
 
 @pytest.mark.cases
@@ -287,12 +234,11 @@ def test_a_kill_inside_a_measurement_loses_nothing(small, tmp_path):
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     manifest, kept = list_sessions()
-    assert kept and not wb.read_study(place).rounds[-1].run_dir
+    assert kept
     exported = {path: path.read_bytes() for path in place.rglob("*.export.json")}
     study = wb.optimize(small, options=options, root=tmp_path / "out")
     done = json.loads(manifest.read_text())
     assert done["state"] == "complete" and all(session in done["sessions"] for session in kept)
-    assert str(manifest.parent.relative_to(place)) in [each.run_dir for each in study.rounds]
     assert exported and all(path.read_bytes() == text for path, text in exported.items())
     assert study.variants[0].state == "measured"
 
@@ -400,34 +346,29 @@ class Landscape:
 
     def __init__(self, monkeypatch):
         self.exported, self.measured, self.stop_at, self.steps = [], [], None, 0
-        self.emulated, self.crashes, self.luck = False, "", 1.0
+        self.crashes, self.luck = "", 1.0
         self.clock, self.export_s = 0.0, 0.0
         monkeypatch.setattr(search, "time", SimpleNamespace(monotonic=lambda: self.clock))
-        monkeypatch.setattr(search, "open_workers", lambda jobs: nullcontext(self.submit))
         monkeypatch.setattr(search, "export_variant", self.export)
         monkeypatch.setattr(search, "measure", self.record)
         monkeypatch.setattr(search, "open_target", self.open_target)
         monkeypatch.setattr(search, "judge_variants", self.judge_variants)
         self.program = SimpleNamespace(export=None)
         monkeypatch.setattr(search, "open_program", lambda pte: self.program)
-        monkeypatch.setattr(search.Search, "measurement", self.measurement)
+        monkeypatch.setattr(search, "fastest", self.find)
 
     def open_target(self, name):
-        return nullcontext(SimpleNamespace(emulated=self.emulated, describe=dict))
-
-    def submit(self, run, job):
-        return SimpleNamespace(result=lambda: run(job))
+        return nullcontext(SimpleNamespace(emulated=name == "qemu"))
 
     def step(self):
         self.steps += 1
         if self.steps == self.stop_at:
             raise KeyboardInterrupt
 
-    def export(self, job):
-        _, options, root, limits = job
+    def export(self, model, options, root, limits):
         self.step()
         if options.dtype == "fp16w":
-            raise WorkbenchError("the exporter gives up", where="model")
+            return {"state": "failed", "reason": "the exporter gives up"}
         self.exported.append(options)
         self.clock += self.export_s
         sqnr = SQNR.get(options.dtype)
@@ -446,31 +387,28 @@ class Landscape:
         path = root / "runs" / str(len(self.measured))
         self.clock += 3.0
         record = SimpleNamespace(host={"cpu": "made up"}, spent_s=3.0)
-        return SimpleNamespace(path=path, record=record, emulated=self.emulated)
+        return SimpleNamespace(path=path, record=record, budget_s=how.budget_s)
 
-    def judge_variants(self, run, study, names, number):
+    def judge_variants(self, run, study, names):
         base = true_ms(study[names[0]].options)
         known = {variant.name: variant for variant in study.variants}
         for name in names:
-            is_lucky = name != names[0] and not study.rounds[number].last
+            is_lucky = name != names[0] and run.budget_s < search.LAST * study.options.budget_s
             ms = true_ms(known[name].options) / (self.luck if is_lucky else 1.0)
             facts = {"latency_ms": ms, "speedup": base / ms, "low_ms": ms, "high_ms": ms}
             facts["outcome"] = "faster" if ms < base else "unchanged"
             if known[name].parent in names:
-                gain = true_ms(known[known[name].parent].options) - ms
-                facts["gain"] = known[name].gain or VariantGain(gain, gain, gain, "measured")
-            if run.emulated:
-                facts = {"extension_share": 0.9 if known[name].options.dtype == "int8dyn" else 0.1}
-            known[name] = replace(known[name], state="measured", round=number, **facts)
+                facts["helps"] = ms < true_ms(known[known[name].parent].options)
+            known[name] = replace(known[name], state="measured", **facts)
         return tuple(known.values())
 
-    def measurement(self, variant):
+    def find(self, run, variant):
         rows = [
-            finding("remedy", title, 1.0, 0.5, 2.0, remedy=name)
+            finding(title, remedy=name)
             for name, title in CAUSES.items()
             if name not in variant.options.rewrite
         ]
-        return SimpleNamespace(opportunities=rows, has_layers=False, emulated=False)
+        return SimpleNamespace(opportunities=rows, has_layers=False)
 
 
 @pytest.fixture
@@ -514,16 +452,13 @@ def test_failures_and_wrong_outputs_are_rows_that_are_never_recommended(landscap
     wrong = next(v for v in study.variants if v.options.dtype == "int8")
     assert wrong.state == "measured" and wrong.speedup > study[study.whole].speedup
     assert wrong not in pick_best(study) and "SQNR 5.0 dB" in table.loc[wrong.name, "note"]
-    # A measured gain stands beside every prediction.
-    rewritten = [v for v in study.variants if v.predicted and v.state == "measured"]
-    assert rewritten and all(v.gain for v in rewritten)
 
 
 def test_a_program_that_crashes_the_runner_is_a_row_and_the_others_are_measured(landscape):
     landscape.crashes = "-bf16"
     study = run_search()
     (crashed,) = [v for v in study.variants if v.options.dtype == "bf16"]
-    assert (crashed.state, crashed.round) == ("failed", -1) and "crashed" in crashed.reason
+    assert crashed.state == "failed" and "crashed" in crashed.reason
     assert study[study.best].options.dtype == "int8dyn"
     assert {v.options.dtype for v in study.variants if v.state == "measured"} >= {"fp16", "int8"}
     landscape.crashes = "-fp32"
@@ -532,11 +467,8 @@ def test_a_program_that_crashes_the_runner_is_a_row_and_the_others_are_measured(
 
 
 @needs("remedies")
-@pytest.mark.parametrize(
-    "stop_at", [3, 15, *(pytest.param(n, marks=pytest.mark.cases) for n in (1, 5, 7, 9, 11, 13))]
-)
-def test_an_interruption_loses_nothing_and_repeats_nothing(landscape, stop_at):
-    landscape.stop_at = stop_at
+def test_an_interrupted_search_is_on_disk_and_can_be_run_again(landscape):
+    landscape.stop_at = 15
     with pytest.raises(KeyboardInterrupt):
         run_search()
     interrupted = wb.read_study("out_toy_cnn")
@@ -544,29 +476,14 @@ def test_an_interruption_loses_nothing_and_repeats_nothing(landscape, stop_at):
     assert [v.name for v in study.variants][: len(interrupted.variants)] == [
         v.name for v in interrupted.variants
     ]
-    assert len(landscape.exported) == len(set(landscape.exported))
-    assert len(landscape.measured) == len(study.rounds)
-    alone = true_ms(study[study.best].options)
-    assert alone == pytest.approx(10.0 * 0.8 * 0.9 * 0.7)
-    done = len(landscape.measured), len(landscape.exported)
-    assert run_search().best == study.best
-    assert done == (len(landscape.measured), len(landscape.exported))
+    assert true_ms(study[study.best].options) == pytest.approx(10.0 * 0.8 * 0.9 * 0.7)
 
 
-def test_a_module_is_searched_for_in_this_process_and_another_one_anew(landscape):
+def test_a_module_is_searched_for_under_its_class(landscape):
     net, limits = nn.Sequential(nn.Linear(4, 4)), wb.OptimizeOptions(budget_s=1e6)
     study = wb.optimize(net, torch.ones(1, 4), options=limits)
-    assert (
-        study.best
-        and study.model == "Sequential" == load_recipe("out_Sequential/optimize/recipe.yaml").model
-    )
-    done = len(landscape.measured)
-    assert wb.optimize(net, torch.ones(1, 4), options=limits) == study
-    assert len(landscape.measured) == done
-    with torch.no_grad():
-        net[0].weight[0, 0] = 0.5
-    assert wb.optimize(net, torch.ones(1, 4), options=limits).key != study.key
-    assert len(landscape.measured) == 2 * done
+    recipe = load_recipe("out_Sequential/optimize/recipe.yaml")
+    assert study.best and study.model == "Sequential" == recipe.model
     with pytest.raises(wb.WorkbenchError, match="OptimizeOptions: are no inputs -> give options"):
         wb.optimize("toy_cnn", limits)
 
@@ -588,25 +505,13 @@ def test_only_what_the_last_round_measured_again_is_recommended(landscape):
     landscape.luck = 1.5
     study = run_search()
     luckiest = max(study.variants, key=lambda v: v.speedup or 0.0)
-    assert luckiest.name not in study.rounds[-1].variants
-    assert study.best in study.rounds[-1].variants
+    assert study.best != luckiest.name
     assert study[study.best].latency_ms == true_ms(study[study.best].options)
 
 
 @needs("remedies")
-def test_a_longer_budget_goes_on_after_the_last_round(landscape):
-    first = wb.optimize("toy_cnn", options=wb.OptimizeOptions(budget_s=10.0))
-    assert first.rounds[-1].last and len(first.rounds) < 5
-    longer = run_search()
-    assert longer.rounds[: len(first.rounds) - 1] == first.rounds[:-1] and longer.rounds[-1].last
-    assert [each.last for each in longer.rounds].count(True) == 1
-    assert len(landscape.measured) == len(longer.rounds)
-    assert {*longer[longer.best].options.rewrite} - {*QUANTISER_REWRITES} == {"mean", "slices"}
-
-
-@needs("remedies")
 def test_the_budget_is_the_time_that_passes_and_what_was_not_tried_is_named(landscape):
-    """The most promising first: what findings suggest, before dtypes that nothing is known of."""
+    """What findings suggest comes first, before dtypes that nothing is known of."""
     landscape.export_s = 20.0
     study = wb.optimize("toy_cnn", options=wb.OptimizeOptions(budget_s=180.0))
     assert landscape.clock <= 180.0 and study.spent_s == landscape.clock
@@ -623,37 +528,29 @@ def test_a_budget_that_ends_before_the_first_variant_concludes_nothing(landscape
     landscape.export_s = 20.0
     study = wb.optimize("toy_cnn", options=wb.OptimizeOptions(budget_s=40.0))
     assert len(landscape.measured) == 1 and len(landscape.exported) == 1
-    assert study.conclusion.startswith("tried nothing: the budget of 40 s ended before the first")
-    needed = float(re.search(r"--budget (\d+)s", study.conclusion)[1])
-    longer = wb.optimize("toy_cnn", options=wb.OptimizeOptions(budget_s=needed))
-    assert longer.best
-    assert not [
-        each.name for each in study.variants if longer[each.name].reason == search.NOT_TRIED
-    ]
+    assert study.conclusion.startswith("tried nothing: the budget ended before the first")
+    landscape.clock = 0.0
+    assert wb.optimize("toy_cnn", options=wb.OptimizeOptions(budget_s=1e4)).best
 
 
 def test_nothing_is_recommended_if_nothing_helped(landscape, monkeypatch):
     monkeypatch.setitem(FACTORS, "int8dyn", 1.5)
-    monkeypatch.setattr(landscape, "measurement", None)
     monkeypatch.setattr(search.Search, "propose_rewrites", lambda self: [])
     study = run_search(min_sqnr_db=20.0)
     assert study.best == "" and study.conclusion.startswith("nothing helped")
     assert not RECIPE.exists()
 
 
-def test_on_an_emulated_target_kernels_decide_and_no_time_is_given(landscape):
-    landscape.emulated = True
-    study = run_search(target="qemu")
-    assert study[study.best].options.dtype == "int8dyn" and study.emulated
-    assert all(v.latency_ms is None and v.speedup is None for v in study.variants)
-    assert "no times" in study.conclusion and "90 %" in study.conclusion
+def test_an_emulated_target_has_no_times_to_search_by(landscape):
+    with pytest.raises(UsageError, match="--target qemu: emulated"):
+        run_search(target="qemu")
 
 
 @needs("remedies")
 def test_a_study_is_shown_and_a_foreign_file_is_not(landscape, tmp_path):
     study = run_search()
     text = str(wb.show(study))
-    assert study.best in text and "Predicted and measured gains" in text
+    assert study.best in text
     assert study.conclusion in text
     assert "latency" in wb.plot_variants(study).alt_text
     assert wb.read_study("out_toy_cnn") == study
@@ -664,35 +561,11 @@ def test_a_study_is_shown_and_a_foreign_file_is_not(landscape, tmp_path):
         wb.read_study(tmp_path)
 
 
-def test_memory_is_judged_by_the_measured_peak():
-    base = Variant("", wb.ExportOptions(), name="base", state="measured", peak_bytes=100)
-    less = replace(base, name="less", peak_bytes=80, less_memory=True)
-    noise = replace(base, name="noise", peak_bytes=99)
-    least = replace(less, name="least", peak_bytes=70, speedup=0.5)
-    study = Study("m", "", wb.OptimizeOptions(objective="memory"), (base, less, noise, least))
-    assert [v.name for v in pick_best(study)] == ["least", "less", "noise", "base"]
-    assert [judging.is_better(v, base, "memory") for v in study.variants] == [False, True] * 2
-    assert "peak memory" in judging.describe_variant(less)
-    quick = replace(base, name="quick", start_ms=5.0, earlier=True)
-    slow, options = replace(base, start_ms=9.0), wb.OptimizeOptions(objective="start")
-    started = replace(study, options=options, variants=(slow, quick))
-    assert [v.name for v in pick_best(started)] == ["quick", "base"]
-    assert judging.is_better(quick, slow, "start") and not judging.is_better(slow, slow, "start")
-    assert "start 5.00 ms" in judging.describe_variant(quick)
-    table = tabulate_variants(study).set_index("name")
-    assert table.loc["least", "peak_mb"] == 70e-6
-
-
-def test_an_unknown_objective_is_refused(tmp_path):
-    with pytest.raises(UsageError, match="objective"):
-        wb.optimize("toy_cnn", options=wb.OptimizeOptions(objective="joy"), root=tmp_path)
-
-
 def test_the_study_of_another_model_of_that_name_is_none_of_a_run(tmp_path):
     run = put(tmp_path, "run", net("mlp"), 1.0)
     for graph in ("linear", "mlp"):
         base = Variant("the baseline", wb.ExportOptions(), sha256=net(graph).sha256)
-        study = Study("Net", "key", wb.OptimizeOptions(), variants=(base,))
+        study = Study("Net", wb.OptimizeOptions(), variants=(base,))
         (tmp_path / "optimize.json").write_text(to_json(study))
         assert (wb.find_study(wb.open_run(run)) is not None) == (graph == "mlp")
 
@@ -745,21 +618,6 @@ def test_a_damaged_study_is_refused_in_one_line(seed, tmp_path):
     assert not failures and sum(ends.values()) == 100
 
 
-def test_a_picked_dot_is_the_selected_variant(monkeypatch):
-    study = wb.read_study(wb.sample_file("out_squeezesam"))
-    monkeypatch.setenv("WORKBENCH_WIDGETS", "1")
-    picked = wb.pick_variant(study)
-    assert picked.selected.name == study.best
-    measured = [v.name for v in study.variants if v.latency_ms is not None]
-    assert list(picked.names) == measured
-    assert all(f'id="variant-{name}"' in picked.drawing for name in measured)
-    picked.name = "05-int8"
-    assert picked.selected == study["05-int8"]
-    picked.name = "nonsense of the front end"
-    assert picked.selected is None
-    assert "No search" in wb.pick_variant(None)._repr_html_()
-
-
 def test_layers_are_in_the_dtype_of_a_variant_the_noisiest_first():
     study = wb.read_study(wb.sample_file("out_squeezesam"))
     (axis,) = wb.plot_noise(study, study["05-int8"], top=5).axes
@@ -767,17 +625,3 @@ def test_layers_are_in_the_dtype_of_a_variant_the_noisiest_first():
     noise = {name[5:]: power for name, power in study.layers.items() if name[:5] == "int8:"}
     assert layers == sorted(filter(None, noise), key=noise.get, reverse=True)[:5]
     assert all(text.get_text().endswith("int8") for text in axis.texts)
-
-
-@pytest.mark.whole
-def test_a_process_that_dies_loses_only_its_own_job():
-    with open_workers(1) as submit:
-        pid = submit(eval, "__import__('os').getpid()").result(timeout=200)
-        dead = submit(eval, "__import__('os')._exit(1)")
-        assert submit(len, "abc").result(timeout=200) == 3
-        with pytest.raises(wb.WorkbenchError, match=r"the worker process died -> .*--jobs"):
-            dead.result()
-        last = submit(eval, "__import__('os').getpid()").result(timeout=200)
-    assert last != pid
-    with pytest.raises(ProcessLookupError):
-        os.kill(last, signal.SIGCONT)

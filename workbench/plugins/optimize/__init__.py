@@ -1,4 +1,4 @@
-"""Plug-in: find faster or smaller variants of a program: proposed, exported, measured."""
+"""Plug-in: find a faster variant of a program: proposed, exported, measured."""
 
 from workbench.api import Plugin
 
@@ -9,12 +9,10 @@ PLUGIN = Plugin(
         "workbench.OptimizeOptions": f"{_HERE}.options:OptimizeOptions",
         "workbench.find_study": f"{_HERE}.study:find_study",
         "workbench.optimize": f"{_HERE}.search:optimize",
-        "workbench.pick_variant": f"{_HERE}.widget:pick_variant",
         "workbench.plot_noise": f"{_HERE}.figure:plot_noise",
         "workbench.plot_variants": f"{_HERE}.figure:plot_variants",
         "workbench.read_study": f"{_HERE}.records:Study.read",
     },
-    rules={"gains of a search": f"{_HERE}.study:GAINS"},
     views={
         "variants": f"{_HERE}.figure:VARIANTS",
         "variants of a run": f"{_HERE}.figure:OF_RUN",

@@ -37,10 +37,10 @@ def make_study(subject: Any, inputs: Any, params: Mapping[str, Any]) -> Study:
 def optimize(
     model: str, out: Path | None, export: ExportOptions, optimize: OptimizeOptions
 ) -> Output:
-    """Search for a faster or smaller program of MODEL; write the recipe of the best one.
+    """Search for a faster program of MODEL; write the recipe of the best one.
 
-    The export options describe the baseline. Finished steps are skipped: after an interruption, run
-    the same command again. Exit code 1 if nothing helped.
+    The export options describe the baseline. After an interruption, run the same command again:
+    what was exported and measured is found. Exit code 1 if nothing helped.
     """
     check_request([model], export, MeasureOptions(target=optimize.target))
     from workbench import show

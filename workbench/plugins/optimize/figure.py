@@ -36,29 +36,20 @@ _LETTER = 5.2
 _FLOATING = ("fp32", "fp16", "fp16w", "bf16")
 _TRIED = (
     *("name", "change", "latency_ms", "threads", "speedup", "speedup_low", "speedup_high"),
-    *("sqnr_db", "score", "size_mb", "peak_mb", "start_ms", "extension_share", "note"),
-)
-_GRADED = (
-    *("name", "change", "parent", "basis", "predicted_ms", "predicted_low_ms"),
-    *("predicted_high_ms", "gain_ms", "gain_low_ms", "gain_high_ms"),
+    *("sqnr_db", "score", "size_mb", "note"),
 )
 
 
 def view_variants(study: Study, top: int) -> Iterator[Part]:
-    """The variants of an optimisation that were tried, what was predicted and what was measured."""
+    """The variants of an optimisation that were tried."""
     table = tabulate_variants(study)
     table = table[table["note"] != NOT_TRIED]  # the conclusion lists these
     notes = table["note"].str.replace(r"SQNR \S+ dB, ", "", regex=True)  # which has a column
     table = table.assign(note=notes)
     tried = [name for name in _TRIED if table[name].notna().any()]
-    alike = {"threads"} if table["threads"].nunique() == 1 else set()
-    if table["speedup_low"].gt(1).any():  # what a faster one needs is in the conclusion
-        alike |= {"peak_mb", "start_ms"}
-    tried = [name for name in tried if name not in alike]
+    if table["threads"].nunique() == 1:
+        tried.remove("threads")
     yield show_table(table, tried, caption="What was tried")
-    graded = table[table["predicted_high_ms"].notna() & table["gain_ms"].notna()]
-    if len(graded):
-        yield show_table(graded, _GRADED, caption="Predicted and measured gains")
     yield show_note(study.conclusion or "not finished", *study.warnings)
 
 

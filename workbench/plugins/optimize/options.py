@@ -4,8 +4,6 @@ from dataclasses import dataclass
 
 from workbench.api import Options, option
 
-OBJECTIVES = ("latency", "size", "memory", "start")
-
 
 @dataclass(frozen=True)
 class OptimizeOptions(Options):
@@ -15,14 +13,11 @@ class OptimizeOptions(Options):
 
     Examples
     --------
-    >>> wb.OptimizeOptions(budget_s=60, min_sqnr_db=30).objective
-    'latency'
+    >>> wb.OptimizeOptions(budget_s=60, min_sqnr_db=30).threads
+    (1,)
     """
 
-    budget_s: float = option(
-        600.0, "Time to take, waiting included.", name="budget", type="duration", default="10m"
-    )
-    objective: str = option("latency", "What to improve: latency, size, memory or start.")
+    budget_s: float = option(600.0, "Time to take.", name="budget", type="duration", default="10m")
     min_sqnr_db: float = option(
         20.0, "Signal to noise ratio that the outputs need, in dB.", name="min-sqnr"
     )
@@ -36,9 +31,8 @@ class OptimizeOptions(Options):
     )
     min_score: float = option(0.0, "With --metric: the score that the outputs need.")
     threads: tuple[int, ...] = option((1,), "CPU threads, separated by commas.")
-    target: str = option("host", "Where to run: host, qemu[:CPU], android[:SERIAL] or ssh:HOST.")
+    target: str = option("host", "Where to run: host, android[:SERIAL] or ssh:HOST.")
     ops: tuple[str, ...] = option(
         (), "A shared library that registers operators which the program needs.", metavar="FILE"
     )
     timeout_s: float = option(120.0, "Seconds for one answer of a runner.", name="timeout")
-    jobs: int = option(2, "Processes for exports.")

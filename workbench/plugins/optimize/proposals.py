@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +13,7 @@ import pandas as pd
 from workbench import ExportOptions, Measurement
 from workbench.api import Finding, plural
 from workbench.jobs import REWRITES, THE_MODEL, keep_accuracy
-from workbench.plugins.optimize.records import Variant, VariantGain
+from workbench.plugins.optimize.records import Variant
 
 if TYPE_CHECKING:
     from workbench.graphs import LoadedModel
@@ -49,42 +48,25 @@ def propose_dtypes(base: Variant, only: Sequence[str] = ()) -> list[Variant]:
 
 
 def propose_rewrites(parent: Variant, findings: Sequence[Finding]) -> list[Variant]:
-    """What removes the cause of findings: each rewrite, and all of them together."""
+    """What removes the cause of findings: each rewrite, the best first, and all together."""
     options, variants = parent.options, list[Variant]()
-    for name in REWRITES:
-        causes = [finding for finding in findings if finding.remedy == name]
-        if causes and name not in options.rewrite:
-            changed, promise = replace(options, rewrite=(*options.rewrite, name)), _promise(causes)
-            variants.append(Variant(REWRITES[name], changed, parent.name, predicted=promise))
-    causes = [finding for finding in findings if finding.remedy == "channels_last"]
-    if causes and not options.channels_last:
-        changed, promise = replace(options, channels_last=True), _promise(causes)
-        variants.append(Variant("channels-last inputs", changed, parent.name, predicted=promise))
+    for name in dict.fromkeys(finding.remedy for finding in findings):
+        if name in REWRITES and name not in options.rewrite:
+            changed = replace(options, rewrite=(*options.rewrite, name))
+            variants.append(Variant(REWRITES[name], changed, parent.name))
+        elif name == "channels_last" and not options.channels_last:
+            changed = replace(options, channels_last=True)
+            variants.append(Variant("channels-last inputs", changed, parent.name))
     return [*variants, combine_variants(parent, variants)] if len(variants) > 1 else variants
 
 
 def combine_variants(parent: Variant, others: Sequence[Variant]) -> Variant:
-    """The rewrites of several variants in one; their predictions add up."""
+    """The rewrites of several variants in one."""
     also = dict.fromkeys(name for one in (parent, *others) for name in one.options.rewrite)
     last = any(one.options.channels_last for one in (parent, *others))
     options = replace(parent.options, rewrite=tuple(also), channels_last=last)
-    gains = [other.predicted for other in others if other.predicted]
-    ms = None if any(gain.ms is None for gain in gains) else sum(gain.ms or 0.0 for gain in gains)
-    total = VariantGain(ms, sum(g.low_ms for g in gains), sum(g.high_ms for g in gains), "sum")
     text = "; ".join(dict.fromkeys(other.change for other in others))
-    return Variant(text, options, parent.name, predicted=total if gains else None)
-
-
-def _promise(findings: Sequence[Finding]) -> VariantGain | None:
-    """The sum of the gains that findings promise; of one with an upper bound alone, no amount."""
-    gains = [finding.gain for finding in findings]
-    if any(math.isnan(gain.high) for gain in gains):
-        return None
-    basis = " and ".join(dict.fromkeys(gain.basis for gain in gains))
-    high = sum(gain.high for gain in gains)
-    if any(math.isnan(gain.ms) for gain in gains):  # each cause removes a part
-        return VariantGain(None, 0.0, high, basis)
-    return VariantGain(sum(gain.ms for gain in gains), sum(gain.low for gain in gains), high, basis)
+    return Variant(text, options, parent.name)
 
 
 @dataclass(frozen=True)
@@ -129,18 +111,6 @@ def conversion_ms(measurements: Iterable[Measurement]) -> dict[str, float]:
     rows = pd.concat([t[t["role"].isin(["quantize", "dequantize"])] for t in tables])
     typical = float(rows["mean_ms"].median()) if len(rows) else 0.0
     return {"*": typical} | rows.groupby("module")["mean_ms"].median().to_dict()
-
-
-def lost_ms(chosen: Mapping[str, Choice], conversions: Mapping[str, float]) -> float:
-    """The time of the conversions between layers, in execution order, and at the program's ends."""
-    pairs = itertools.pairwise([Choice(), *chosen.values(), Choice()])
-    borders = zip([*chosen, "*"], pairs, strict=True)
-    typical = conversions.get("*", 0.0)
-    return sum(
-        conversions.get(layer, typical)
-        for layer, (one, other) in borders  # ``int8dyn`` takes and returns fp32
-        if (one.dtype == "int8") != (other.dtype == "int8")
-    )
 
 
 def choose_dtypes(
@@ -208,38 +178,32 @@ def propose_mix(
             modules = (*modules, (layer, chosen[layer].dtype))
     if default not in dtypes or not modules:
         return None
-    borders = lost_ms(chosen, conversions)
-    saved = sum(choice.ms for choice in chosen.values())
-    predicted = VariantGain(saved - borders, max(0.0, saved - 2 * borders), saved, "ledger")
     noise = max(sum(choice.noise for choice in chosen.values()), _LEAST_NOISE)
     text = ", ".join(
         f"{plural(dtypes.count(kind), 'layer')} in {kind}" for kind in sorted(set(dtypes))
     )
     options = keep_accuracy(replace(parent.options, dtype=default, module_dtypes=modules))
-    mix = Variant(text, options, parent.name, predicted=predicted)
-    return replace(mix, predicted_sqnr_db=-10 * math.log10(noise))
+    return Variant(text, options, parent.name, predicted_sqnr_db=-10 * math.log10(noise))
 
 
-def measure_variant_noise(
-    job: tuple[str | LoadedModel, ExportOptions, Sequence[str], float],
+def measure_noise(
+    model: str | LoadedModel, options: ExportOptions, order: Sequence[str], seconds: float
 ) -> dict[str, float]:
-    """The noise in the output if one layer alone is quantised, by ``dtype:layer``; beside others.
+    """The noise in the output if one layer alone is quantised, by ``dtype:layer``.
 
     Layers in the given order, as many as the seconds allow; the others stay in floating point.
     """
     from workbench import load_model
     from workbench.api import ExportError
-    from workbench.jobs import measure_layer_noise, share_machine
+    from workbench.jobs import measure_layer_noise
 
-    model, options, order, seconds = job
     noise_of: dict[str, float] = {}
-    with share_machine():
-        loaded = load_model(model, state_dict=options.state_dict or None)
-        for dtype in MIXED:
-            try:
-                each = replace(options, dtype=dtype)
-                noise = measure_layer_noise(loaded, each, order, seconds / len(MIXED))
-            except ExportError:  # nothing to quantise
-                continue
-            noise_of |= {f"{dtype}:{layer}": power for layer, power in noise.items()}
+    loaded = load_model(model, state_dict=options.state_dict or None)
+    for dtype in MIXED:
+        try:
+            each = replace(options, dtype=dtype)
+            noise = measure_layer_noise(loaded, each, order, seconds / len(MIXED))
+        except ExportError:  # nothing to quantise
+            continue
+        noise_of |= {f"{dtype}:{layer}": power for layer, power in noise.items()}
     return noise_of
