@@ -157,7 +157,6 @@ ELSEWHERE = {
     "timm:": "needs timm",
     "torchvision:": "needs torchvision",
     "--against onnx": "needs an extra",
-    "openvino": "needs an extra",
     "workbench lab": "does not end",
     "speaks.pte": "needs three models; see test_language_models.py",
     "--dask": "takes minutes; see test_batch_real.py",

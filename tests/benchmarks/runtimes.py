@@ -195,7 +195,7 @@ def main() -> int:
     kinds = ["clocks", "pairs", "zoo", "users"]
     parser.add_argument("kinds", nargs="*", metavar="KIND", choices=[*kinds, []])
     parser.add_argument("--copies", type=int, default=8)
-    parser.add_argument("--only", nargs="*", default=["eager", "onnx", "openvino"])
+    parser.add_argument("--only", nargs="*", default=["eager", "onnx"])
     parser.add_argument("--cases", nargs="*", default=USERS, help="of users")
     parser.add_argument("--models", nargs="*", default=ZOO, help="of the zoo")
     parser.add_argument("--model", default=MODEL, help="of the pairs")

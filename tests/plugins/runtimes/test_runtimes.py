@@ -1,4 +1,4 @@
-"""Other runtimes as sides of a run: eager PyTorch, torch.compile, ONNX Runtime and OpenVINO."""
+"""Other runtimes as sides of a run: eager PyTorch, torch.compile and ONNX Runtime."""
 
 import hashlib
 import importlib.metadata
@@ -21,22 +21,10 @@ from workbench.plugins.runtimes.process import count_busy_threads
 BRIEF = wb.MeasureOptions(
     runs=4, warmup=1, processes=2, cold_start=False, evidence=False, roof=False
 )
-INSTALLED = [
-    name
-    for name, package in (("onnx", "onnxruntime"), ("openvino", "openvino"))
-    if importlib.util.find_spec(package) and importlib.util.find_spec("onnxscript")
-]
+INSTALLED = ["onnx"] * all(map(importlib.util.find_spec, ("onnxruntime", "onnxscript")))
 #: Every runtime; pytest says which ones are skipped, and why.
-SIDES = ["eager"] + [
-    pytest.param(
-        name,
-        marks=pytest.mark.skipif(
-            name not in INSTALLED,
-            reason=f"{name} is an extra: pip install '.[{name}]'",
-        ),
-    )
-    for name in ("onnx", "openvino")
-]
+EXTRA = pytest.mark.skipif(not INSTALLED, reason="onnx is an extra: pip install '.[onnx]'")
+SIDES = ["eager", pytest.param("onnx", marks=EXTRA)]
 
 
 class Net(torch.nn.Module):
@@ -65,7 +53,7 @@ def run(tmp_path_factory):
 
 @pytest.mark.cases
 def test_every_runtime_is_compared_with_the_same_outputs(run):
-    titles = {"eager": "eager PyTorch", "onnx": "ONNX Runtime", "openvino": "OpenVINO"}
+    titles = {"eager": "eager PyTorch", "onnx": "ONNX Runtime"}
     assert [ab.baseline.name for ab in run.comparisons] == ["eager", *INSTALLED]
     for ab in run.comparisons:
         assert f"Net, ExecuTorch against {titles[ab.baseline.name]}: " in ab.text
@@ -246,10 +234,10 @@ def test_runtimes_are_separated_by_commas_which_a_file_may_have(conv_pte, cli, w
 
 def test_a_missing_package_names_the_line_that_installs_it(conv_pte, monkeypatch):
     found = importlib.util.find_spec
-    absent = lambda name, *rest: None if name == "openvino" else found(name, *rest)  # noqa: E731
+    absent = lambda name, *rest: None if name == "onnxruntime" else found(name, *rest)  # noqa: E731
     monkeypatch.setattr(importlib.util, "find_spec", absent)
-    options = wb.MeasureOptions(against=("openvino",))
-    with pytest.raises(wb.WorkbenchError, match=r"not installed -> .* -e \S+\[openvino\]"):
+    options = wb.MeasureOptions(against=("onnx",))
+    with pytest.raises(wb.WorkbenchError, match=r"not installed -> .* -e \S+\[onnx\]"):
         wb.measure(conv_pte, options=options)
 
 
@@ -275,7 +263,7 @@ def test_findings_are_about_the_program_of_which_there_is_one():
 def test_no_runtime_is_imported_by_the_core():
     code = "import sys, workbench as wb; wb.profile; print(json.dumps([*sys.modules]))"
     done = subprocess.run([sys.executable, "-c", f"import json; {code}"], capture_output=True)
-    assert not {"onnx", "onnxruntime", "openvino", "torch"} & set(json.loads(done.stdout))
+    assert not {"onnx", "onnxruntime", "torch"} & set(json.loads(done.stdout))
 
 
 def test_a_matrix_names_runtimes_and_files(cli, tmp_path):

@@ -8,6 +8,5 @@ PLUGIN = Plugin(
         "compile": f"{_HERE}:COMPILE",
         "eager": f"{_HERE}:EAGER",
         "onnx": f"{_HERE}:ONNX",
-        "openvino": f"{_HERE}:OPENVINO",
     },
 )

@@ -8,9 +8,8 @@ import importlib.metadata
 import importlib.util
 import json
 import os
-import re
 import tempfile
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -33,10 +32,7 @@ if TYPE_CHECKING:
 
 
 #: What a runtime needs: packages of its extra.
-PACKAGES = {
-    "onnx": ("onnx", "onnxscript", "onnxruntime"),
-    "openvino": ("onnx", "onnxscript", "openvino"),
-}
+PACKAGES = {"onnx": ("onnx", "onnxscript", "onnxruntime")}
 
 
 def make_file(
@@ -118,8 +114,7 @@ def _export_onnx(path: Path, graph: ExportedProgram, model: str, described: Grap
         ) from None
     nodes = onnx.load(path, load_external_data=False).graph.node
     numbers = _describe_onnx(nodes, described)
-    describe = _describe_fusion if path.suffixes[-2] == ".onnx" else _describe_openvino
-    described.events = describe(path, nodes, numbers)
+    described.events = _describe_fusion(path, nodes, numbers)
 
 
 def _describe_onnx(nodes: Sequence[Any], described: Graph) -> list[tuple[int, ...]]:
@@ -211,61 +206,6 @@ def _describe_fusion(
         return tuple(dict.fromkeys(chain.from_iterable(numbers[n] for n in ordered)))
 
     return {label: order(label) for label in parts}
-
-
-def _describe_openvino(
-    path: Path, nodes: Sequence[Any], numbers: Sequence[tuple[int, ...]]
-) -> dict[str, tuple[int, ...]]:
-    """The origins of every operator of OpenVINO, which names the nodes that it was made of.
-
-    One that it names itself, such as a norm's, is part of the first node after those before it,
-    if possible one that no other operator has; conversions of layouts belong to no layer.
-    """
-    import openvino
-
-    places = {name: n for n, node in enumerate(nodes) for name in (node.name, *node.output)}
-    compiled = openvino.Core().compile_model(path, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-    operators = list_openvino_operators(compiled)
-    parts = {
-        name: [places[part] for part in made_of if part in places]
-        for name, (_, made_of, _) in operators.items()
-    }
-    taken = set(chain.from_iterable(parts.values()))
-    for name, (label, _, sources) in operators.items():
-        if not parts[name] and _type_of(label) not in ("Const", "Reorder", "Transpose"):
-            made = chain.from_iterable(parts[source] for source in sources)
-            outputs = {output for n in made for output in nodes[n].output}
-            read = {n for n, node in enumerate(nodes) if outputs & {*node.input}}
-            parts[name] = sorted(read - taken or read)[:1]
-    return {
-        operators[name][0]: tuple(dict.fromkeys(chain.from_iterable(numbers[n] for n in own)))
-        for name, own in parts.items()
-        if own
-    }
-
-
-def list_openvino_operators(compiled: Any) -> dict[str, tuple[str, list[str], list[str]]]:
-    """The label in traces of each operator of OpenVINO, its nodes, and what is before it, by name.
-
-    OpenVINO numbers its own names through a process; a label numbers them through the model.
-    """
-    labels, numbers = {}, Counter[str]()
-    for operator in compiled.get_runtime_model().get_ordered_ops():
-        info, name = operator.get_rt_info(), operator.get_friendly_name()
-        kind, parts = (
-            str(info[key].value) if key in info else ""
-            for key in ("layerType", "originalLayersNames")
-        )
-        if kind == "Subgraph" and "MatMul" in parts:  # attention; others are elementwise
-            kind = "MatMulSubgraph"
-        shown = name
-        if own := re.fullmatch(r"([A-Z]\w*)_\d+", name):
-            numbers[own[1]] += 1
-            shown = f"{own[1]} {numbers[own[1]]}"
-        before = (each.get_source_output().get_node() for each in operator.inputs())
-        sources = [source.get_friendly_name() for source in before]
-        labels[name] = f"{kind} ({shown})", parts.split(","), sources
-    return labels
 
 
 def _type_of(label: str) -> str:

@@ -303,62 +303,11 @@ def split_profile(events: Iterable[dict[str, Any]]) -> list[list[Span]]:
     return runs[:-1]
 
 
-def open_openvino(settings: Settings, arrays: Sequence[np.ndarray]) -> Model:
-    """A model in OpenVINO, in single precision where the model is."""
-    import openvino
-
-    from workbench.plugins.runtimes.files import list_openvino_operators
-
-    threads = openvino.properties.inference_num_threads
-    compiled = openvino.Core().compile_model(
-        settings.path,
-        "CPU",
-        {
-            threads: settings.threads,
-            "NUM_STREAMS": "1",
-            "PERFORMANCE_HINT": "LATENCY",
-            "INFERENCE_PRECISION_HINT": "f32",
-            "ENABLE_CPU_PINNING": False,
-            "PERF_COUNT": settings.traced,
-        },
-    )
-    request = compiled.create_infer_request()
-    for number, (port, array) in enumerate(zip(compiled.inputs, arrays, strict=True)):
-        dtype = port.get_element_type().to_dtype()
-        request.set_input_tensor(number, openvino.Tensor(np.array(array, dtype, order="C")))
-
-    walls: list[int] = []
-
-    def run() -> list[np.ndarray]:
-        start = time.perf_counter_ns()
-        request.infer()
-        walls.append(time.perf_counter_ns() - start)
-        return [request.get_output_tensor(n).data for n in range(len(compiled.outputs))]
-
-    def share_spans() -> list[list[Span]]:
-        """OpenVINO tells averages over all inferences: each gets its part, by its length."""
-        info = [n for n in request.get_profiling_info() if n.status == n.Status.EXECUTED]
-        operators = list_openvino_operators(compiled)
-        names = [operators.get(node.node_name, (node.node_name,))[0] for node in info]
-        spent = np.array([node.real_time.total_seconds() * 1e9 for node in info])
-        ends = np.cumsum(spent) / np.mean(walls)
-        return [
-            [
-                Span(name, int(start * wall), int(end * wall))
-                for name, start, end in zip(names, [0, *ends], ends, strict=False)
-            ]
-            for wall in walls
-        ]
-
-    return Model(run, compiled.get_property(threads), share_spans)
-
-
 #: How each runtime opens a model.
 RUNTIMES: dict[str, Callable[[Settings, Sequence[np.ndarray]], Model]] = {
     "eager": open_torch,
     "compile": open_torch,
     "onnx": open_onnx,
-    "openvino": open_openvino,
 }
 
 

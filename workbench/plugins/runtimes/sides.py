@@ -6,4 +6,3 @@ from workbench.plugins.runtimes.files import PACKAGES, make_file
 PROCESS = "workbench.plugins.runtimes.process"
 EAGER = COMPILE = Side(make_file, PROCESS)
 ONNX = Side(make_file, PROCESS, PACKAGES["onnx"])
-OPENVINO = Side(make_file, PROCESS, PACKAGES["openvino"])
