@@ -34,7 +34,6 @@ READING = {
     *("align", "categories", "docs", "dtypes", "explorer", "explorer_data", "findings"),
     *("gates", "golden_runs", "kernels_shown", "layers", "machine_code"),
     *("one_clock", "output", "plots", "public_api", "recorded_quality", "roofline", "tables"),
-    "validate",
 }
 #: Marks of tests that take about so many times as long as others.
 SLOW, TIMES = {"whole", "qemu", "adb", "ssh"}, 20

@@ -55,8 +55,7 @@ from workbench.records.documents import METRICS
 from workbench.records.layers import Layers
 from workbench.records.recipe import Recipe
 from workbench.records.runs import Ceilings, Probe
-from workbench.report.artifacts import write_artifacts
-from workbench.report.validate import validate_run
+from workbench.report.artifacts import check_run, write_artifacts
 from workbench.store import load_recipe, load_record, load_run, read_layers, save_recipe
 from workbench.trace.samples import read_functions, read_samples
 
@@ -238,7 +237,7 @@ def use_run(path: Path) -> None:
     write_artifacts(run)
     report_text(run)
     wb.explore(run)
-    validate_run(run)
+    check_run(run)
 
 
 def read_ceilings(path: Path) -> None:

@@ -112,7 +112,7 @@ def test_import_is_cheap_and_analysing_needs_no_torch():
 def test_texts_about_a_run_need_no_drawing():
     code = (
         "import sys; from workbench.cli import workbench\n"
-        "for name in ('findings', 'compare', 'validate'):"
+        "for name in ('findings', 'compare'):"
         " workbench([name, sys.argv[1]], standalone_mode=False)\n"
         "print({'torch', 'matplotlib', 'IPython', 'ipywidgets'} & sys.modules.keys())"
     )

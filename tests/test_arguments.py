@@ -38,7 +38,6 @@ WRONG = {
     "findings nothing": "nothing: no such file or folder",
     f"findings {RUN} --experiment nosuch": "unknown experiment 'nosuch'",
     f"findings {RUN} --baseline nosuch": "--baseline: unknown experiment 'nosuch'",
-    "validate nothing": "nothing: no such file or folder",
     "compare nothing": "nothing: no such file or folder",
     f"compare {RUN}:nosuch {RUN}": "unknown experiment 'nosuch'",
     f"compare {RUN} --across nosuch": "--across: unknown axis 'nosuch'",

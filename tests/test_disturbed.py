@@ -190,13 +190,6 @@ def test_a_closed_or_full_stream_is_one_line(tmp_path, shell, code, words):
     assert words in "".join(errors) and "Traceback" not in done.stderr
 
 
-@pytest.mark.cases
-def test_a_full_standard_error_costs_its_lines_only(tmp_path):
-    line = f"{sys.executable} -m workbench export toy_cnn --backend portable 2>/dev/full"
-    done = subprocess.run(line, shell=True, capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 0 and (tmp_path / done.stdout.strip()).is_file()
-
-
 @pytest.mark.whole
 def test_a_deleted_folder_is_one_line(tmp_path):
     line = f"mkdir gone && cd gone && rmdir ../gone && {sys.executable} -P -m workbench doctor"

@@ -7,14 +7,13 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
+import pandas as pd
 import pytest
-from explored import download, read_data
-from findings_table import tabulate
+from explored import document_of, download, read_data
 from recorded import recorded
+from scipy.stats import t
 
 import workbench as wb
-from workbench.analysis.operators import add_categories, total_runs
-from workbench.analysis.statistics import blocks_of, half_width
 
 ROOT = Path(__file__).resolve().parents[1]
 SCREENSHOTS = ROOT / "build" / "screenshots"
@@ -281,13 +280,18 @@ def test_the_table_sorts_selects_several_and_scrolls(open_page):
 
 def predict(ledger, by, factors):
     """The speed-up if some parts were so much faster, with Student's interval over restarts."""
-    runs = total_runs(add_categories(ledger), by)
-    after = runs / [factors.get(name, 1.0) for name in runs]
-    blocks = (blocks_of(each.sum(axis=1).to_frame()).to_numpy() for each in (runs, after))
-    half = half_width(np.log(np.divide(*blocks)))[0]
-    gain = np.log(runs.sum(axis=1).mean() / after.sum(axis=1).mean())
-    ends = {"low": np.exp(gain - half), "high": np.exp(gain + half)}
-    return {"speedup": np.exp(gain), "predicted_ms": after.sum(axis=1).mean()} | ends
+    inference = ["process", "run"]
+    runs = ledger.groupby([*inference, by], observed=True)["duration_ns"].sum().unstack() / 1e6
+    sides = pd.DataFrame({
+        "before": runs.sum(axis=1),
+        "after": (runs / [factors.get(name, 1.0) for name in runs]).sum(axis=1),
+    })  # fmt: skip
+    restarts, means = sides.groupby("process").mean(), sides.mean()
+    logs = np.log(restarts["before"] / restarts["after"])
+    half = t.ppf(0.975, len(logs) - 1) * logs.std() / np.sqrt(len(logs))
+    speedup = means["before"] / means["after"]
+    ends = {"low": speedup * np.exp(-half), "high": speedup * np.exp(half)}
+    return {"speedup": speedup, "predicted_ms": means["after"]} | ends
 
 
 def test_the_prediction_is_that_of_python(open_page):
@@ -411,15 +415,15 @@ def test_swapping_turns_everything_round(open_page):
 
 
 def test_findings_select_their_operators(open_page):
-    findings = tabulate(recorded())
-    page = open_page()
-    for number, row in findings.head(4).iterrows():
+    document, page = document_of("mobilenet_v3_small"), open_page()
+    findings = document["measurements"][document["comparisons"][0]["candidate"]]["findings"]
+    for number, finding in enumerate(findings[:4]):
         page.locator(".card").nth(number).click()
         assert f"finding {number + 1}" in crumbs(page)
         shown = int(page.locator(".t-grid").get_attribute("aria-rowcount")) - 1
-        assert shown == len(row["operators"].splitlines())
+        assert shown == len(finding["operators"])
         commands = page.get_by_label("Command").all_inner_texts()
-        assert commands == [row["hint"]] * bool(row["hint"])
+        assert commands == [finding["hint"]] * bool(finding["hint"])
         page.locator(".card").nth(number).click()
     assert crumbs(page) == ["mobilenet_v3_small"]
 

@@ -4,8 +4,6 @@ import numpy as np
 import pytest
 from recorded import recorded
 
-import workbench as wb
-
 samples = pytest.mark.parametrize("sample", ["mobilenet_v3_small", "vit_tiny", "squeezesam"])
 
 
@@ -62,27 +60,3 @@ def test_intervals_are_those_of_the_sums_of_every_restart():
             half,
         ), module
         assert row["low_ms"] == pytest.approx(2 * row["total_ms"] - row["high_ms"])
-
-
-def test_types_of_layers_split_into_categories_and_sum_to_the_latency():
-    on = recorded()["avx512_on"]
-    types = on.layer_types
-    assert types["mean_ms"].sum() == pytest.approx(on.categories["mean_ms"].sum())
-    assert types["operators"].sum() == len(on.operators)
-    by_category = types.groupby("category")["mean_ms"].sum()
-    assert by_category.to_dict() == pytest.approx(
-        dict(zip(on.categories["category"], on.categories["mean_ms"], strict=True))
-    )
-    whole = types.groupby("module_class", sort=False)["mean_ms"].sum()
-    assert list(whole) == sorted(whole, reverse=True)
-    as_gemm = types[(types["module_class"] == "Conv2d") & (types["category"] == "GEMM")]
-    pointwise = on.operators[
-        on.operators["operator"].str.startswith("Fully Connected")
-        & (on.operators["module_class"] == "Conv2d")
-    ]
-    assert len(pointwise)
-    assert as_gemm["mean_ms"].item() == pytest.approx(pointwise["mean_ms"].sum())
-    assert as_gemm["layers"].item() == pointwise["module"].nunique()
-    assert types["low_ms"].le(types["mean_ms"]).all()
-    assert types["high_ms"].ge(types["mean_ms"]).all()
-    assert "Conv2d" in wb.plot_categories(on, by="layer type").alt_text

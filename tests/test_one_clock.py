@@ -12,9 +12,6 @@ from recorded import open_once, recorded
 from test_golden_runs import FAST, RUNS
 
 import workbench as wb
-from workbench.report.artifacts import summarize_analysis
-from workbench.report.combined import describe_combined
-from workbench.wording import format_ms
 
 SAMPLES = [pytest.param(name, marks=[pytest.mark.whole] * (name not in FAST)) for name in RUNS]
 
@@ -42,7 +39,6 @@ def test_parts_of_a_measurement_add_up_to_its_latency(sample):
             continue
         adds_up(m.layers["own_ms"], whole, "layers")
         assert m.layers["total_ms"].max() <= whole * (1 + 1e-6)
-        adds_up(m.layer_types["mean_ms"], whole, "layer types")
 
 
 @pytest.mark.parametrize("sample", SAMPLES)
@@ -65,15 +61,6 @@ def test_the_explorer_has_the_parts_of_the_latency(sample):
         adds_up([row["mean_ms"] for row in side["categories"]], whole, "categories")
 
 
-@pytest.mark.whole
-@pytest.mark.parametrize("sample", RUNS)
-def test_the_summary_has_the_parts_of_the_latency(sample):
-    for side in summarize_analysis(run_of(sample))["measurements"]:
-        whole = side["latency"]["latency"]
-        adds_up([*side["category_totals_ms"].values()], whole, "categories")
-        adds_up([row["total_ms"] for row in side["operator_details"]], whole, "operators")
-
-
 @pytest.mark.parametrize("sample", SAMPLES)
 def test_tables_say_of_which_latency_they_have_the_parts(sample):
     m = run_of(sample).subject
@@ -82,8 +69,8 @@ def test_tables_say_of_which_latency_they_have_the_parts(sample):
         return
     text = str(wb.show(m, "operators", top=1000))
     whole = re.search(r"By type of operator, of ([\d.]+) (\S+)\*\*", text)
-    assert format_ms(m.latency_ms) == " ".join(whole.groups())
     ms = {"ms": 1.0, "us": 1e-3, "µs": 1e-3}
+    assert float(whole[1]) * ms[whole[2]] == pytest.approx(m.latency_ms, rel=0.005)
     times = [float(row.split(" | ")[4]) for row in text.split("\n\n")[1].splitlines()[2:]]
     around = re.search(r"Not in this list: ([\d.]+) (\S+) ", text)
     times.append(float(around[1]) * ms[around[2]])
@@ -96,11 +83,6 @@ def test_a_combined_page_has_no_layer_longer_than_its_run():
     runs = combined.runs.set_index("run")["latency_ms"]
     for name, rows in combined.layers.groupby("run"):
         adds_up(rows["time_ms"], runs[name], name)
-    (section,) = (s for s in describe_combined(combined) if s.heading == "Time by category")
-    rows = str(section.items[1]).split("\n\n")[1].splitlines()[2:]
-    columns = zip(*(row.strip("| ").split(" | ")[1:] for row in rows), strict=True)
-    for times, whole in zip(columns, runs, strict=True):
-        assert sum(map(float, times)) == pytest.approx(whole, rel=0.01)
 
 
 @pytest.mark.parametrize("level", ["categories", "operators", "layers"])

@@ -62,8 +62,9 @@ def test_every_command_has_the_option():
 @pytest.mark.parametrize(
     ("arguments", "keys"),
     [
-        pytest.param(["analyze", "RUN"], {"run_dir", "files"}, marks=pytest.mark.whole),
-        pytest.param(["validate", "RUN"], {"run_dir", "ok", "checks"}, marks=pytest.mark.whole),
+        pytest.param(
+            ["analyze", "RUN"], {"run_dir", "files", "ok", "checks"}, marks=pytest.mark.whole
+        ),
         (["findings", "RUN"], {"run_dir", "emulated", "findings"}),
         (["compare", "RUN:avx512_off", "RUN:avx512_on"], {"passed", "rows", "verdicts", "aligned"}),
         (["trace", "ETDUMP", "--to", "perfetto"], {"files"}),

@@ -79,20 +79,6 @@ def test_thread_counts_are_named_where_they_differ():
     ]
 
 
-def test_types_of_layers_are_bars_of_their_operators(run):
-    types = run.subject.layer_types.groupby("module_class", sort=False)["mean_ms"].sum()
-    types = types[types > 0]
-    (axis,) = wb.plot_categories(run, by="layer type").axes
-    assert rows_of(axis) == list(types.index[:12])
-    ends = {}
-    for bar in axis.patches:
-        row = round(bar.get_y() + bar.get_height() / 2)
-        ends[row] = max(ends.get(row, 0.0), bar.get_x() + bar.get_width())
-    assert list(ends.values()) == pytest.approx(types.head(12).tolist())
-    with pytest.raises(wb.WorkbenchError, match="did you mean 'layer type'"):
-        wb.plot_categories(run, by="layer types")
-
-
 def test_the_case_study_shows_every_published_figure(published):
     figure = wb.plot_categories(published, title="As published")
     words = " ".join(words_of(figure))
@@ -182,7 +168,6 @@ def test_speedups_of_any_size_have_a_few_round_ticks(ratios):
 FIGURES = {
     "latencies": wb.plot_latencies, "iterations": wb.plot_iterations,
     "categories": wb.plot_categories, "shift": wb.plot_shift, "speedups": wb.plot_speedups,
-    "layer types": lambda run: wb.plot_categories(run, by="layer type"),
 }  # fmt: skip
 
 
@@ -218,7 +203,7 @@ def test_a_figure_takes_what_leads_to_its_noun_and_refuses_all_else(run, ab):
 
 def test_what_a_run_lacks_is_a_sentence(ab):
     lone = wb.open_run(next(ab.run.path.rglob("*.etdump")))
-    assert "Layers unknown" in str(wb.plot_categories(lone, by="layer type"))
+    assert "Layers unknown" in str(wb.show(lone, "layers"))
     unsampled = with_record(recorded("unet_small"), samplings=())
     assert "not sampled" in str(wb.show(unsampled.compare(), "code"))
     assert "wb.measure_roof" in str(wb.plot_roofline(recorded("toy_cnn")))

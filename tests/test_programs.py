@@ -20,10 +20,9 @@ from workbench.errors import StoreError, UsageError, WorkbenchError
 from workbench.export.program import Program
 from workbench.records.exports import Tensor
 from workbench.records.runs import PlannedProgram
-from workbench.report.artifacts import write_artifacts
+from workbench.report.artifacts import check_run, write_artifacts
 from workbench.report.gate import compare_named
 from workbench.report.opened import make_page
-from workbench.report.validate import validate_run
 from workbench.run.isa import Isa
 from workbench.run.plan import choose_experiments, name_uniquely
 from workbench.run.tensor_files import compare_output_bytes
@@ -273,7 +272,7 @@ def test_every_document_and_page_is_written(run):
     write_artifacts(run)
     page, *_ = wb.make_report(run)
     assert "net, net, pair" in page.read_text()
-    checks = validate_run(run)
+    checks = check_run(run)
     assert not (checks["status"] == "fail").any(), checks[checks["status"] == "fail"]
     for part in run.record.plan.all_programs:
         assert store.kept_layers(run.path, part.name).exists()

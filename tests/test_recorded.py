@@ -40,7 +40,7 @@ for name, folder in runs.items():
     tell("shift", ab.shift)
     assert wb.plot_shift(ab).alt_text
     tell("tree", on.layers)
-    assert wb.plot_categories(on, by="layer type").alt_text
+    assert wb.plot_categories(on).alt_text
     tell("verdicts", ab.operators)
     assert str(wb.show(run))
     if not run.emulated:

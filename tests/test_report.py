@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from changed_runs import change_manifest
+from changed_runs import change_manifest, edit_json
 from explored import read_data
 from made_starts import make_start
 from processes import is_running, wait_for
@@ -294,6 +294,19 @@ def test_text_from_a_manifest_stays_text(run_dir):
     assert "<script>" not in wb.show(wb.open_run(run_dir))._repr_html_()
 
 
+def test_analyze_checks_a_run_and_fails_if_asked(cli, run_dir):
+    artifacts = run_dir.parents[1] / "artifacts"
+    artifacts.mkdir()
+    code, out, _ = cli("analyze", run_dir, "--check")
+    assert code == 0 and "fail" not in out
+    (artifacts / "mobilenet_v3_small_xnnpack_fp32.pte").write_bytes(b"another")
+    edit_json(run_dir / "layers.json", lambda content: content.update(sha256="0" * 64))
+    code, out, _ = cli("analyze", run_dir, "--check")
+    assert code == 1 and "fail  layers.json: is of another program" in out
+    assert "fail  mobilenet_v3_small_xnnpack_fp32.pte: is not the program that ran" in out
+    assert cli("analyze", run_dir)[0] == 0
+
+
 def test_a_trace_of_another_run_is_noticed(run_dir):
     run = wb.open_run(run_dir).record
     sessions = tuple(replace(s, batches=s.batches * 2) if s.etdump else s for s in run.sessions)
@@ -364,7 +377,7 @@ def test_the_report_is_one_page_that_fetches_nothing(reported):
     parser = Page()
     parser.feed(text)
     assert parser.found == ["script"]
-    assert len(parser.images) >= 5
+    assert len(parser.images) >= 4
     for image in parser.images:
         assert image["src"].startswith(("data:image/png;base64,", "data:image/svg+xml;base64,"))
         assert len(image["alt"]) > 40

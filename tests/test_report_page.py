@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from changed_runs import change_manifest
-from findings_table import tabulate
+from explored import read_data
 from PIL import Image
 from recorded import plain, recorded
 
@@ -87,9 +87,11 @@ def test_it_leads_with_the_verdict_and_the_best_findings(open_page, folder):
     cards = page.locator("ol[style]:not(.lead) > li")
     assert cards.count() == 3 and not cards.first.is_visible()
     page.locator("summary", has_text="What to do about each finding?").click()
-    for card, finding in zip(cards.all(), tabulate(run).itertuples(), strict=False):
-        assert finding.cause[1:] in plain(card.inner_text())
-        assert card.locator("pre").all_inner_texts() == [finding.hint] * bool(finding.hint)
+    findings = next(m["findings"] for m in read_data(run)["measurements"] if m["findings"])
+    for card, finding in zip(cards.all(), findings, strict=False):
+        assert finding["title"][1:] in plain(card.inner_text())
+        hint = finding["hint"]
+        assert card.locator("pre").all_inner_texts() == [hint] * bool(hint)
     # What many rows explain is folded, heads say what they mean, and no heading is empty.
     folds = page.get_by_role("group").filter(has_text="Largest activations")
     assert folds.count() and folds.last.locator("table").last.is_hidden()

@@ -1,8 +1,7 @@
 """Find performance bottlenecks in ExecuTorch models.
 
 Open and compare recorded runs
-    open_run, Run, Measurement, Comparison, compare, combine_runs, sample_run,
-    validate_run
+    open_run, Run, Measurement, Comparison, compare, combine_runs, sample_run
 
 Export, measure, report
     profile, export_model, ExportOptions, Program, open_program, rewrite, measure, MeasureOptions,

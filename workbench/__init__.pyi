@@ -24,7 +24,6 @@ from .plots.changes import plot_shift, plot_speedups
 from .plots.latencies import plot_iterations, plot_latencies
 from .plots.views import show
 from .report.report import make_report
-from .report.validate import validate_run
 from .run.ceilings import measure_roof
 from .run.doctor import examine_machine
 from .run.isa import read_isa
@@ -44,7 +43,6 @@ __all__ = [
     "plot_speedups",
     "profile", "read_etdump", "read_exports", "read_isa", "read_xnn_log",
     "register_model", "rewrite", "sample_file", "sample_run", "show", "split",
-    "validate_run",
 ]  # fmt: skip
 
 def __getattr__(name: str) -> typing.Any: ...  # names of plug-ins

@@ -310,16 +310,6 @@ DTYPES = make_frame(
     ("reason", "text", "", "why not in the dtype that was asked for; empty where it is"),
 )
 
-LAYER_TYPES = make_frame(
-    "layer types",
-    ("module_class", "text", "", "class of the layers, such as Conv2d"),
-    "category mean_ms",
-    *interval("its", "ms/run", suffix="_ms"),
-    "share",
-    ("operators", "int", "", "distinct operators"),
-    ("layers", "int", "", "layers of this class that ran them"),
-)
-
 ROOFLINE = make_frame(
     "roofline",
     "key name operator category family module shapes",

@@ -6,10 +6,9 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.operators import CATEGORIES
 from workbench.analysis.statistics import blocks_of, half_width
 from workbench.analysis.xnnpack.operators import IMPOSSIBLE, MOST_CELLS, prefix_costs, trace_back
-from workbench.frames import ATTRIBUTION, LAYER_TYPES, LAYERS, LEDGER, OPERATORS
+from workbench.frames import ATTRIBUTION, LAYERS, LEDGER, OPERATORS
 from workbench.records.layers import Layers
 
 #: Names for the empty path, which is the model, and for no layer.
@@ -104,28 +103,6 @@ def _lineage(module: str) -> list[str]:
     """The paths of a module and of all modules around it, innermost first."""
     parts = module.split(".") if module else []
     return [".".join(parts[:end]) for end in range(len(parts), -1, -1)]
-
-
-def tabulate_layer_types(operators: pd.DataFrame, runs: pd.DataFrame) -> pd.DataFrame:
-    """The time of each class of layers, by category of its operators: ``frames.LAYER_TYPES``.
-
-    The class with the most time comes first; ``runs`` is as for `tabulate_layers`.
-    """
-    types = operators["module_class"].where(operators["module"].notna(), NO_LAYER)
-    named = operators.assign(module_class=types.replace("", THE_MODEL))
-    groups = named.groupby(["module_class", "category"])
-    table = groups[["mean_ms", "share"]].sum()
-    table = table.assign(operators=groups.size(), layers=groups["module"].nunique()).reset_index()
-    times = runs[list(operators["key"])].fillna(0.0).T.groupby(groups.ngroup().to_numpy()).sum().T
-    half = half_width(blocks_of(times).to_numpy())
-    table = table.assign(
-        low_ms=(table["mean_ms"] - half).clip(lower=0),
-        high_ms=table["mean_ms"] + half,
-        whole=-table.groupby("module_class")["mean_ms"].transform("sum"),
-        order=table["category"].map(CATEGORIES.index),
-    )
-    table = table.sort_values(["whole", "module_class", "order"], ignore_index=True)
-    return LAYER_TYPES.check(table[LAYER_TYPES.names])
 
 
 #: Scores for two layers of one class to be the same. Shapes and cost together outweigh the path,

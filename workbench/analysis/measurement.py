@@ -384,13 +384,6 @@ class Measurement(Noun):
         return layers.tabulate_layers(self.operators, self.sidecar, self.times.runs)
 
     @frame_property
-    def layer_types(self) -> pd.DataFrame | None:
-        """Time by class of layer and category of operator: ``frames.LAYER_TYPES``."""
-        if self.layers is None:
-            return None
-        return layers.tabulate_layer_types(self.operators, self.times.runs)
-
-    @frame_property
     def source(self) -> pd.DataFrame | None:
         """Time by line of the model's source: ``frames.SOURCE_LINES``; None if none is known."""
         return source.tabulate_lines(self) if self.has_layers else None

@@ -3,7 +3,6 @@
 import contextlib
 import faulthandler
 import gc
-import io
 import locale
 import os
 import signal
@@ -95,19 +94,6 @@ def _prepare_process() -> None:
         except OSError:
             os.dup2(os.open(os.devnull, os.O_RDWR), number)
     faulthandler.enable(2)  # where a library ends the process by a signal, its place is said
-    raw = io.BufferedWriter(_Lossy(2, "wb", closefd=False))
-    sys.stderr = io.TextIOWrapper(raw, "utf-8", "backslashreplace", line_buffering=True)
-
-
-class _Lossy(io.FileIO):
-    """Standard error that loses what its file does not take, as on a full disk."""
-
-    def write(self, data: Any) -> int | None:  # type: ignore[override]
-        """Write what there is room for; what fails counts as written."""
-        try:
-            return super().write(data)
-        except OSError:
-            return len(data)
 
 
 def _check_folder() -> None:

@@ -42,19 +42,28 @@ if TYPE_CHECKING:
     help="Of a program exported elsewhere: its layers, kept with the run.",
 )
 @click.option("--whole", is_flag=True, help="Timelines of all traced inferences, not the first.")
+@click.option("--check", is_flag=True, help="Exit 1 if a check of the run fails.")
 @QUIET
 def analyze(
-    run_dir: Path, baseline: str, categories: str, etrecord: Path | None, whole: bool, quiet: bool
-) -> Output:
-    """Regenerate the CSV and JSON files of a run from its ETDumps; print the time by category."""
+    run_dir: Path, baseline: str, categories: str, etrecord: Path | None, whole: bool, check: bool,
+    quiet: bool,
+) -> Output:  # fmt: skip
+    """Regenerate the CSV and JSON files of a run from its ETDumps; print the time by category.
+
+    Checks that failed are printed, such as outputs that differ, or a program that is not the one
+    that ran; --json has all.
+    """
     from workbench.analysis.open import open_run
-    from workbench.report.artifacts import write_artifacts
+    from workbench.report.artifacts import check_run, write_artifacts
 
     run = open_run(run_dir, baseline=baseline, categories=categories, etrecord=etrecord or "")
     files = write_artifacts(run, whole=whole)
-    record = {"run_dir": run_dir, "files": files}
-    lines = [*([] if quiet else show_categories(run)), *files]
-    return Output(lines, record, step=call("report", run_dir))
+    checks = check_run(run)
+    failed = checks[checks["status"] == "fail"]
+    problems = [f"fail  {row.check}: {row.evidence}" for row in failed.itertuples()]
+    record = {"run_dir": run_dir, "files": files, "ok": not problems, "checks": checks}
+    lines = [*([] if quiet else show_categories(run)), *problems, *files]
+    return Output(lines, record, exit_code=check and bool(problems), step=call("report", run_dir))
 
 
 def show_categories(run: Run) -> list[Table]:
@@ -237,7 +246,6 @@ def trace(etdump: Path, to: str, out: Path | None, baseline: Path | None) -> Out
 @CATEGORIES
 @with_limits
 @click.option("--junit", type=PATH, help="Also write JUnit XML; with --fail-above.")
-@click.option("--markdown", type=PATH, help="Also write Markdown.")
 def compare(
     names: tuple[str, ...],
     baseline: Path | None,
@@ -245,7 +253,6 @@ def compare(
     by: str | None,
     categories: str,
     junit: Path | None,
-    markdown: Path | None,
     limits: dict[str, float],
 ) -> Output:
     """Compare measurements, each RUN_DIR[:EXPERIMENT[:THREADS]], with the first one.
@@ -256,7 +263,7 @@ def compare(
     command fails if the whole 95 % interval of a row is beyond the limit. With --baseline, every
     measurement of one run is compared with the same of an earlier one, or of its metrics.json.
     """
-    from workbench.report.gate import compare_named, show_gate, write_gate, write_junit
+    from workbench.report.gate import compare_named, show_gate, write_junit
 
     if junit and not limits:
         raise UsageError("needs --fail-above", where="--junit")
@@ -267,25 +274,8 @@ def compare(
     )
     if junit:
         write_junit(gate, junit)
-    if markdown:
-        write_gate(gate, markdown)
     step = call("findings", names[-1].partition(":")[0])
     return Output(show_gate(gate), gate.record, exit_code=not gate.passed, step=step)
-
-
-@command()
-@click.argument("run_dir", type=EXISTING)
-def validate(run_dir: Path) -> Output:
-    """Check that a run is complete and its files are those that it names; exit 1 if not."""
-    from workbench.report.validate import validate_run
-
-    table = validate_run(run_dir)
-    rows = table.itertuples(index=False, name=None)
-    lines = [f"{status:4}  {check}: {evidence}" for check, status, evidence in rows]
-    failed = bool((table["status"] == "fail").any())
-    step = "measure again, or restore the files" if failed else call("report", run_dir)
-    record = {"run_dir": run_dir, "ok": not failed, "checks": table}
-    return Output(lines, record, exit_code=failed, step=step)
 
 
 @command(context_settings={"ignore_unknown_options": True})
@@ -297,4 +287,4 @@ def lab(arguments: tuple[str, ...]) -> Output:
     return Output([], {"opens": "lab", "arguments": arguments}, 0, lambda: open_lab(arguments))
 
 
-COMMANDS = (analyze, report, findings, trace, compare, validate, lab)
+COMMANDS = (analyze, report, findings, trace, compare, lab)

@@ -12,7 +12,6 @@ from matplotlib.ticker import PercentFormatter
 from workbench.analysis.operators import CATEGORIES, label_operator
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.analysis.use import Use
-from workbench.errors import unknown_name
 from workbench.plots import style
 from workbench.plots.style import Chart, draws
 from workbench.plots.tables import Table, lighten, show_note
@@ -27,7 +26,6 @@ _LINES = 4  #: Bandwidths drawn at most: the fastest, the slowest, and some betw
 _LEAST_LINE = 0.005  #: Part of the axis below which an interval would look like dust.
 _LARGEST_DOT = 420.0
 _NAMED = 8  #: Operators that are numbered, and named below the axis with their roof shares.
-_TOP_TYPES = 12  #: Types of layers that are drawn.
 #: Bars by label, each of a measurement or of a frame of categories.
 Bars: TypeAlias = Mapping[str, Measurement | pd.DataFrame]
 
@@ -35,32 +33,21 @@ Bars: TypeAlias = Mapping[str, Measurement | pd.DataFrame]
 @draws(Run, Measurement, Comparison, Mapping)
 def plot_categories(
     source: Run | Measurement | Comparison | Bars, *,
-    title: str = "Where the time goes", by: str = "measurement", shares: bool = False,
-) -> Chart | Table:  # fmt: skip
+    title: str = "Where the time goes", shares: bool = False,
+) -> Chart:  # fmt: skip
     """One bar per measurement, as long as its mean E2E time in ms, split into categories.
 
     ``source`` has several measurements (controls are left out), or is a dict by label of
     measurements, or of frames with the columns ``category`` and ``mean_ms``. Bars of a busy machine
-    are pale, and have no digits where their shares are unknown. ``by="layer type"`` draws one bar
-    per class of layers of a measurement: a convolution with a 1x1 kernel is a ``Conv2d``, although
-    it runs as a matrix product. With ``shares``, all bars are equally long. A key names all
-    categories, in the order of the bars; a line below the end of a segment is the 95 % interval
-    of its time.
+    are pale, and have no digits where their shares are unknown. With ``shares``, all bars are
+    equally long. A key names all categories, in the order of the bars; a line below the end of a
+    segment is the 95 % interval of its time.
 
     Examples
     --------
     >>> "avx512_on" in wb.plot_categories(wb.open_run(wb.sample_run())).alt_text
     True
     """
-    if by == "layer type":
-        m = style.convert_source(source, (Measurement,), "wb.plot_categories")
-        if m.layer_types is None:
-            return show_note(NO_LAYERS)
-        groups = m.layer_types[m.layer_types["mean_ms"] > 0].groupby("module_class", sort=False)
-        bars = dict(list(groups)[:_TOP_TYPES])
-        return _draw_bars(bars, f"{title}, by type of layer", uses=dict.fromkeys(bars, m.use))
-    if by != "measurement":
-        raise unknown_name("kind of bars", by, ["measurement", "layer type"])
     sides = _sides_of(source)
     frames = {name: _with_shares(side) for name, side in sides.items()}
     uses = {name: side.use for name, side in sides.items() if isinstance(side, Measurement)}

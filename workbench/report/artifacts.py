@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,24 @@ from workbench.analysis.describe import describe_latency, identify_run
 from workbench.analysis.findings.text import to_record
 from workbench.analysis.ledger import TRACING
 from workbench.analysis.open import open_run
+from workbench.analysis.quality import Row
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.analysis.statistics import describe, pick_timed
 from workbench.frames import ATTRIBUTION, STATISTICS
 from workbench.plots.tables import to_markdown
 from workbench.records.codec import to_document, to_plain
 from workbench.records.runs import kit_result
-from workbench.store import EXPLORER_HTML, METRICS, REPORT_MD, SUMMARY, artifacts_dir, atomic_write
+from workbench.store import (
+    EXPLORER_HTML,
+    METRICS,
+    REPORT_MD,
+    SUMMARY,
+    artifacts_dir,
+    atomic_write,
+    kept_layers,
+    load_layers,
+    sha256_of,
+)
 from workbench.trace.writers import write_csvs
 from workbench.trace.xnn_log import read_xnn_log
 
@@ -99,6 +110,28 @@ def write_documents(run: Run) -> list[Path]:
     if not (run.output / REPORT_MD).is_file():
         texts[f"{run.record.plan.stem}_pipeline_summary.md"] = _summarize_briefly(run)
     return [atomic_write(run.output / name, text) for name, text in texts.items()]
+
+
+def check_run(run: Run) -> pd.DataFrame:
+    """The checks of a run, and whether the programs and layers beside it are those that ran.
+
+    Of a run of kernel logs alone, the latter.
+    """
+    programs = pd.DataFrame(_check_programs(run), columns=["check", "status", "evidence"])
+    return pd.concat([run.checks, programs], ignore_index=True) if run.traced else programs
+
+
+def _check_programs(run: Run) -> Iterator[Row]:
+    programs = run.record.plan.all_programs if run.recording is None else ()
+    for program in programs:
+        pte = artifacts_dir(run.path.parent.parent) / Path(program.pte).name
+        # Of another size or dtype, a file of one name may be there again.
+        measured = [each.sha256 for each in programs if Path(each.pte).name == pte.name]
+        if pte.is_file() and sha256_of(pte) not in measured:
+            yield pte.name, "fail", "is not the program that ran (SHA-256)"
+        layers = kept_layers(run.path, program.name)
+        if layers.exists() and load_layers(layers, program.sha256) is None:
+            yield layers.name, "fail", "is of another program"
 
 
 def _summarize_briefly(run: Run) -> str:
@@ -241,7 +274,6 @@ def _measurement(measurement: Measurement) -> Document:
             for row in to_plain(measurement.operators)
         ],
         "layers": measurement.layers,
-        "layer_types": measurement.layer_types,
         "use": sorted(measurement.use.uses),
         "busy": measurement.use.busy,
         "taken_by_others": measurement.use.taken,

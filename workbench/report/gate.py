@@ -1,4 +1,4 @@
-"""Hold comparisons to limits: verdicts and tables, and JUnit and Markdown for CI."""
+"""Hold comparisons to limits: verdicts and tables, and JUnit for CI."""
 
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -28,7 +28,7 @@ from workbench.analysis.run import Comparison
 from workbench.emulation import WRONG
 from workbench.errors import WorkbenchError, printable
 from workbench.frames import GATE_ROWS
-from workbench.plots.tables import show_aligned, show_note, show_table
+from workbench.plots.tables import show_aligned, show_table
 from workbench.store import atomic_write
 from workbench.wording import format_range, format_ratio
 
@@ -43,7 +43,6 @@ _UNMEASURED = {
     "peak memory": ("the memory of a side was not measured", "--fail-memory-above"),
     "first output": ("the starts of a side were not measured", "--fail-start-above"),
 }
-MOST_ROWS = 50  #: Rows of a gate's table.
 
 
 @dataclass(frozen=True)
@@ -73,6 +72,14 @@ class Gate:
     def allowed(self) -> str:
         """What may be worse, and by how much: ``at most 5 % slower``; empty without a limit."""
         return ", ".join(f"at most {100 * n:g} % {_WORSE[what]}" for what, n in self.limits.items())
+
+    @property
+    def outcome(self) -> str:
+        """How many rows keep to the limits: ``at most 5 % slower: 2 passed``; empty without any."""
+        tables = [table["gate"] for table in (self.rows, self.resources) if table is not None]
+        counts = pd.concat(tables).value_counts().drop("open", errors="ignore")
+        counted = ", ".join(f"{count} {name}" for name, count in counts.items())
+        return f"{self.allowed}: {counted}" if self.limits else ""
 
     @property
     def record(self) -> dict[str, Any]:
@@ -224,25 +231,6 @@ def write_junit(gate: Gate, path: Path) -> Path:
     return atomic_write(path, document.tostring())
 
 
-def write_gate(gate: Gate, path: Path) -> Path:
-    """Write a gate as Markdown, failures first; returns the path."""
-    order = {"failed": 0, "undecided": 1, "open": 2, "passed": 3}
-    rows = gate.rows.sort_values("gate", key=lambda each: each.map(order), kind="stable")
-    counts = gate.rows["gate"].value_counts()
-    title = gate.allowed.capitalize() or "Comparison"
-    outcomes = ", ".join(f"{count} {each}" for each, count in counts.items() if each != "open")
-    hidden = len(rows) - MOST_ROWS
-    parts = [
-        f"# {title}" + (f": {outcomes}" if outcomes else ""),
-        show_note(*gate.verdicts),
-        show_table(rows, top=MOST_ROWS),
-        *([f"{hidden} further rows."] if hidden > 0 else []),
-        *([show_table(gate.resources)] if gate.resources is not None else []),
-        show_note(*gate.notes),
-    ]
-    return atomic_write(path, "\n\n".join(map(str, parts)) + "\n")
-
-
 def describe_row(row: dict[str, Any]) -> str:
     """One row of a gate: ``slower: 10.0 ms -> 11.0 ms, latency +8.7 % to +11.1 % (...)``."""
     times = format_range(row["baseline_ms"], row["candidate_ms"])
@@ -256,7 +244,7 @@ def describe_row(row: dict[str, Any]) -> str:
 
 
 def show_gate(gate: Gate) -> list[object]:
-    """Verdicts, or a row for each of several measurements; the table of parts, and notes."""
+    """Verdicts, or a row for each of several measurements; parts, limits and notes."""
     table = []
     if gate.aligned is not None:
         table = ["", show_aligned(gate.aligned)]
@@ -264,4 +252,5 @@ def show_gate(gate: Gate) -> list[object]:
         columns = gate.rows.columns.drop("level" if gate.limits else ["level", "gate"])
         table = [show_table(gate.rows, columns)]
     resources = [] if gate.resources is None else ["", show_table(gate.resources), ""]
-    return [*gate.verdicts, *table, *resources, *gate.notes]
+    outcome = [gate.outcome] if gate.limits else []
+    return [*gate.verdicts, *table, *resources, *outcome, *gate.notes]

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench import WorkbenchError, export_model, find_runner, make_report, open_run, validate_run
+from workbench import WorkbenchError, export_model, find_runner, make_report, open_run
 from workbench.api import (
     ExportError,
     Progress,
@@ -328,7 +328,7 @@ def report_cell(task: Task, progress: Progress) -> dict[str, Any]:
         write_artifacts(run)
         make_report(run, notebook=notebook)
         task.storage.send(name)
-    checks = validate_run(run)
+    checks = run.checks
     failures = checks[checks["status"] == "fail"]
     problem = "; ".join(failures["check"] + ": " + failures["evidence"])
     fields = {"report": f"{name}/report.html", "rows": tabulate_run(run)}
