@@ -1,24 +1,20 @@
 """A busy machine: one sentence on every surface, pale bars, and nothing that contradicts them."""
 
+import html
 import json
 import re
 
 import matplotlib.colors
-import pandas as pd
 import pytest
 from changed_runs import edit_json
-from command_line import COMMANDS
 from explored import read_data
 from needed import needs
 from run_folder import write_run
 
 import workbench as wb
-from workbench.analysis.quality import CRITERIA, describe_quality
-from workbench.analysis.use import Use, decide_use, describe_use
-from workbench.frames import QUALITY
-from workbench.plots.tables import COLORS, lighten
-from workbench.report.artifacts import summarize_analysis
 
+#: The colour of convolutions, and the same where it is pale in a figure.
+COLOR, PALE = "#00639E", "#a6c8dd"
 SENTENCE = re.compile(
     r"This machine was busy \(75 % of the time went to other programs\): measure again when it is "
     r"idle; shares are (within [\d.]+ points|unknown)"
@@ -127,25 +123,19 @@ def test_a_calm_run_says_nothing_of_it(tmp_path):
 
 
 def test_bars_of_a_busy_machine_are_pale(busy, tmp_path):
-    color = COLORS["Convolution"]
     first = wb.show(busy)._repr_html_()
-    assert f"background-color:{color}66" in first
+    assert f"background-color:{COLOR}66" in first
     figure = wb.plot_categories(busy)
     drawn = {matplotlib.colors.to_hex(bar.get_facecolor()) for bar in figure.axes[0].patches}
-    assert lighten(color) in drawn and color.lower() not in drawn
+    assert PALE in drawn and COLOR.lower() not in drawn
     assert "pale: the machine was busy" in figure.alt_text
     assert all(side["pale"] for side in read_data(busy)["measurements"])
 
 
 @needs("batch")
 def test_bars_of_a_batch_on_a_busy_machine_are_pale(busy):
-    from workbench.plugins.batch.matrix import Cell
-    from workbench.plugins.batch.page import Portfolio, render_index, tabulate_run
-
-    color = COLORS["Convolution"]
-    cell = Cell("net.py", "net", "fp32", "host", "avx512", "net", "done", rows=tabulate_run(busy))
-    page = render_index(Portfolio({}, (cell,), "now"))
-    assert f"{color}66" in page and page.count("the machine was busy, measure again") == 1
+    page = html.unescape(wb.collect_runs([busy]).html)
+    assert f"{COLOR}66" in page and page.count("the machine was busy, measure again") == 1
     has_digits = bool(re.search(r'aria-label="[^"]*Convolution \d', page))
     assert has_digits == (not busy.subject.use.blank)
 
@@ -153,60 +143,11 @@ def test_bars_of_a_batch_on_a_busy_machine_are_pale(busy):
 def test_bars_of_an_idle_machine_have_their_colours(tmp_path):
     write_run(tmp_path / "run", {"off": 6.7, "on": 6.7}, traced=4)
     page = wb.show(wb.open_run(tmp_path / "run"))._repr_html_()
-    assert COLORS["Convolution"] in page and f"{COLORS['Convolution']}66" not in page
+    assert COLOR in page and f"{COLOR}66" not in page
 
 
-def test_programs_get_the_facts(busy):
-    record = json.loads(json.dumps(summarize_analysis(busy)["measurements"][0], default=str))
+def test_programs_get_the_facts(busy, cli):
+    assert cli("analyze", busy.path)[0] == 0
+    record = json.loads((busy.path / "analysis_summary.json").read_text())["measurements"][0]
     assert record["busy"] and record["taken_by_others"] == pytest.approx(0.75, abs=0.01)
     assert record["share_error"] == busy["off"].use.off
-
-
-FACTS = Use(label="on", taken=0.02, off=0.01, width=0.01, tracing=0.0)
-
-
-@pytest.mark.parametrize(
-    ("facts", "line"),
-    [
-        ({}, ""),
-        ({"taken": 0.73, "off": 0.3}, "This machine was busy (73 % of the time went to other "
-         "programs): measure again when it is idle; shares are within 30 points"),
-        ({"taken": 0.73, "off": 0.7}, "This machine was busy (73 % of the time went to other "
-         "programs): measure again when it is idle; shares are unknown"),
-        ({"taken": 0.73, "off": 0.7, "width": 0.6}, "This machine was busy (73 % of the time went "
-         "to other programs): measure again when it is idle; latency and shares are unknown"),
-        ({"width": 0.6}, "on: the latency is unknown: its interval is ± 60 %"),
-        ({"off": 0.08, "tracing": 0.07},
-         "on: shares are within 8 points: tracing adds 7.0 % that is not accounted for"),
-        ({"off": 0.08, "tracing": -0.07},
-         "on: shares are within 8 points: traced inferences are 7.0 % shorter"),
-        ({"off": 0.7}, "on: shares are unknown: they differ between restarts"),
-        ({"impossible": "too short"}, "on: shares are unknown: too short"),
-    ],
-)  # fmt: skip
-def test_one_line_says_what_does_not_hold_and_withholds_no_more(facts, line):
-    use = decide_use(FACTS._replace(**facts), largest=0.54)
-    assert "".join(describe_use([use])) == line
-    assert ("shares" in use.uses) == ("shares are unknown" not in line)
-    assert ("latency" in use.uses) == ("latency" not in line)
-    assert describe_use([use, use]) == describe_use([use])
-
-
-def a_quality(*criteria):
-    rows = [(name, "9 %", "C", "1 %", "why") for name in criteria]
-    return QUALITY.check(pd.DataFrame(rows, columns=QUALITY.names))
-
-
-@pytest.mark.parametrize("criterion", CRITERIA)
-def test_a_grade_names_options_of_every_command_that_may_state_it(criterion):
-    """Grades are stated by all commands that measure or read a run."""
-    text = describe_quality(a_quality(criterion))
-    assert CRITERIA[criterion].remedy in text
-    for name, command in COMMANDS.items():
-        options = {flag for option in command.params for flag in option.opts}
-        assert {*re.findall(r"--[a-z][a-z-]*", text)} <= options, name
-
-
-def test_a_grade_says_nothing_about_what_may_be_used():
-    line = describe_quality(a_quality(*CRITERIA))
-    assert not re.search("hold|use|older version", line.replace("because", "").replace("used", ""))

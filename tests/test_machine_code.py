@@ -23,11 +23,13 @@ from workbench.analysis.machine_code import (
     explain_unchanged,
     find_operators,
     gather_evidence,
+    keep_places,
     name_kernels,
     place_samples,
     prove_change,
 )
 from workbench.frames import EVIDENCE
+from workbench.store import load_run, save_run
 from workbench.trace.functions import (
     AARCH64_CLASSES,
     X86_CLASSES,
@@ -458,6 +460,19 @@ def test_a_share_that_would_be_noticed_is_noticed():
         moved = int(np.ceil(noticed * 1000)) + int(rng.integers(0, 3))
         after = evidence_of({"a": 900, "b": 100 - moved, "new": moved})
         assert prove_change(before, after).outcome == "changed"
+
+
+def test_placed_samples_show_the_same_without_the_trace_of_their_process(tmp_path):
+    sample, folder = recorded("toy_cnn"), tmp_path / "run"
+    shutil.copytree(sample.path, folder)
+    save_run(keep_places(load_run(folder), folder), folder)
+    run = wb.open_run(folder)
+    assert not [*folder.rglob("*_sampled.etdump")]
+    assert [sampling.etdump for sampling in run.record.samplings] == ["", ""]
+    for before in sample.measurements:
+        after = run[before.name]
+        pd.testing.assert_frame_equal(after.machine_code, before.machine_code)
+        assert after.loops.keys() == before.loops.keys()
 
 
 def test_likely_reasons_why_a_toggle_had_no_effect():

@@ -11,7 +11,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
+from command_line import COMMANDS
 from hypothesis import given
 from hypothesis import strategies as st
 from planned import make_plan, record_in, run_plan
@@ -21,8 +23,11 @@ from run_folder import open_made_run
 import workbench as wb
 from workbench import store
 from workbench.analysis.power import count_needed, foresee, judge_restarts
+from workbench.analysis.quality import CRITERIA, describe_quality
+from workbench.analysis.use import Use, decide_use, describe_use
 from workbench.cli import main
 from workbench.errors import UsageError
+from workbench.frames import QUALITY
 from workbench.options import MeasureOptions
 from workbench.records.runs import Batch, Reading, Session
 from workbench.run import allocation
@@ -323,3 +328,55 @@ def test_the_shipped_probes_are_what_is_exported_today():
     with zipfile.ZipFile(SHIPPED) as shipped:
         for design in short:
             assert export_probe(*design) == shipped.read(name_probe(design[0]))
+
+
+# --- What a measurement may be used for. ---
+
+FACTS = Use(label="on", taken=0.02, off=0.01, width=0.01, tracing=0.0)
+
+
+@pytest.mark.parametrize(
+    ("facts", "line"),
+    [
+        ({}, ""),
+        ({"taken": 0.73, "off": 0.3}, "This machine was busy (73 % of the time went to other "
+         "programs): measure again when it is idle; shares are within 30 points"),
+        ({"taken": 0.73, "off": 0.7}, "This machine was busy (73 % of the time went to other "
+         "programs): measure again when it is idle; shares are unknown"),
+        ({"taken": 0.73, "off": 0.7, "width": 0.6}, "This machine was busy (73 % of the time went "
+         "to other programs): measure again when it is idle; latency and shares are unknown"),
+        ({"width": 0.6}, "on: the latency is unknown: its interval is ± 60 %"),
+        ({"off": 0.08, "tracing": 0.07},
+         "on: shares are within 8 points: tracing adds 7.0 % that is not accounted for"),
+        ({"off": 0.08, "tracing": -0.07},
+         "on: shares are within 8 points: traced inferences are 7.0 % shorter"),
+        ({"off": 0.7}, "on: shares are unknown: they differ between restarts"),
+        ({"impossible": "too short"}, "on: shares are unknown: too short"),
+    ],
+)  # fmt: skip
+def test_one_line_says_what_does_not_hold_and_withholds_no_more(facts, line):
+    use = decide_use(FACTS._replace(**facts), largest=0.54)
+    assert "".join(describe_use([use])) == line
+    assert ("shares" in use.uses) == ("shares are unknown" not in line)
+    assert ("latency" in use.uses) == ("latency" not in line)
+    assert describe_use([use, use]) == describe_use([use])
+
+
+def a_quality(*criteria):
+    rows = [(name, "9 %", "C", "1 %", "why") for name in criteria]
+    return QUALITY.check(pd.DataFrame(rows, columns=QUALITY.names))
+
+
+@pytest.mark.parametrize("criterion", CRITERIA)
+def test_a_grade_names_options_of_every_command_that_may_state_it(criterion):
+    """Grades are stated by all commands that measure or read a run."""
+    text = describe_quality(a_quality(criterion))
+    assert CRITERIA[criterion].remedy in text
+    for name, command in COMMANDS.items():
+        options = {flag for option in command.params for flag in option.opts}
+        assert {*re.findall(r"--[a-z][a-z-]*", text)} <= options, name
+
+
+def test_a_grade_says_nothing_about_what_may_be_used():
+    line = describe_quality(a_quality(*CRITERIA))
+    assert not re.search("hold|use|older version", line.replace("because", "").replace("used", ""))

@@ -79,49 +79,6 @@ def test_a_gain_that_was_not_tried_is_called_an_estimate(reported):
     assert not all(gain.startswith(nothing) for gain in gains)
 
 
-def test_numbers_of_objects_are_those_of_the_json_and_the_explorer(analysed):
-    run, folder = analysed, analysed.path
-    ab, on = run.compare(), run.subject
-    summary = json.loads((folder / "analysis_summary.json").read_text())
-    explorer, compared = read_data(run), summary["comparisons"][0]
-    pair = explorer["comparisons"][0]
-    side = explorer["measurements"][pair["candidate"]]
-
-    key = on.operators["key"].iloc[0]
-    place = explorer["programs"][side["program"]]["keys"].index(key)
-    operator = ab.operators.set_index("key").loc[key]
-    (judged,) = (row for row in compared["operators"] if row["key"] == key)
-    (detail,) = (row for row in summary["operator_details"] if row["key"] == key)
-    gemm = on.categories.set_index("category").loc["GEMM"]
-    (drawn,) = (row for row in side["categories"] if row["category"] == "GEMM")
-    finding, outcomes = run.findings.iloc[0], pair["outcomes"]
-    latency = ab.latency.iloc[0]
-    figures = {
-        "latency of A": (latency["baseline_ms"], ab.baseline.latency_ms,
-                         compared["latency"]["baseline_ms"], pair["latency"]["baseline_ms"]),
-        "latency of B": (latency["candidate_ms"], on.latency_ms, summary["latency"]["latency"],
-                         side["latency"]["latency"]),
-        "speed-up": (latency["speedup"], compared["latency"]["speedup"], ab.verdict.speedup,
-                     pair["latency"]["speedup"]),
-        "share": (gemm["share"], drawn["share"]),
-        "category": (gemm["mean_ms"], summary["category_totals_ms"]["GEMM"], drawn["mean_ms"],
-                     ab.categories.set_index("name").at["GEMM", "candidate_ms"]),
-        "operator": (on.operators["mean_ms"].iloc[0], operator["candidate_ms"],
-                     judged["candidate_ms"], detail["total_ms"], side["mean_ms"][place],
-                     pair["operators"]["candidate_ms"][place]),
-        "its speed-up": (operator["speedup"], judged["speedup"],
-                         pair["operators"]["speedup"][place]),
-        "gain": (finding["gain_ms"], summary["findings"][0]["gain_ms"],
-                 side["findings"][0]["gain_ms"]),
-    }  # fmt: skip
-    for name, values in figures.items():
-        assert values == pytest.approx([values[0]] * len(values), rel=1e-3, abs=1e-6), name
-    assert operator["outcome"] == judged["outcome"]
-    assert operator["outcome"] == outcomes["values"][outcomes["codes"][place]]
-    assert run.quality["grade"].iloc[0] == summary["quality"]["grade"] == explorer["head"]["grade"]
-    assert pair["verdict"] == compared["verdict"] == ab.text
-
-
 #: How each figure is found in a report, in a notebook's output and on the terminal.
 FIGURES = {
     "latency of A": r"avx512_off \| 1 \|[^|]*\| (\S+) \||E2E \| ([\d.]+) ms \|",

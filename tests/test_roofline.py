@@ -3,7 +3,6 @@
 import math
 from dataclasses import replace
 
-import numpy as np
 import pandas as pd
 import pytest
 from findings_table import tabulate
@@ -135,23 +134,13 @@ def test_no_operator_of_the_sample_is_above_the_roof(sample):
         assert (timed["roof_share"] > 0).all()
 
 
-def test_the_figure_shows_each_operator_where_it_is(sample):
-    table, roof = sample.subject.roofline, sample.subject.roof
-    figure = wb.plot_roofline(sample)
-    (axis,) = figure.axes
-    (dots,) = (c for c in axis.collections if len(c.get_offsets()) > 1)
+def test_the_figure_says_what_it_draws(sample):
+    table, said = sample.subject.roofline, wb.plot_roofline(sample).alt_text
     shown = table[(table["flops"] > 0) & table["roof_share"].notna()]
-    assert np.allclose(dots.get_offsets(), shown[["intensity", "gflops"]].to_numpy())
-    areas = dots.get_sizes()
-    assert areas.argmax() == shown["mean_ms"].to_numpy().argmax()
-    assert f"{roof.peaks['fp32']:.0f} GFLOP/s" in figure.alt_text
-    assert "GB/s" in figure.alt_text
-    slowest = shown.nlargest(8, "mean_ms")
-    assert [text.get_text() for text in axis.texts][-8:] == list("12345678")
-    assert f"1 {slowest['module'].iloc[0]} · " in figure.alt_text
-    part = 100 * shown["share"].sum()
-    assert f"shown: {part:.0f} % of the time" in figure.alt_text
-    assert axis.get_ylim()[1] > roof.peaks["fp32"]
+    slowest = shown.nlargest(1, "mean_ms").iloc[0]
+    assert f"{sample.subject.roof.peaks['fp32']:.0f} GFLOP/s" in said and "GB/s" in said
+    assert f"1 {slowest['module']} · " in said and f"{100 * slowest['roof_share']:.0f} %" in said
+    assert f"shown: {100 * shown['share'].sum():.0f} % of the time" in said
 
 
 def test_without_ceilings_the_report_says_how_to_get_them(sample, tmp_path):

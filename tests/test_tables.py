@@ -48,7 +48,7 @@ def test_the_interval_of_a_speedup_is_a_ratio_that_of_a_latency_is_a_time(run):
 
 
 def test_shares_of_samples_have_their_interval_in_the_same_unit():
-    frame = recorded("toy_cnn")["sme2_on"].machine_code.assign(q=0.0)
+    frame = recorded()["avx512_on"].machine_code.assign(q=0.0)
     head, row = lines_of(frame, columns=["share", "low", "high", "q"], top=1)
     assert head == "| share (%) | low (%) | high (%) | q |"
     assert re.fullmatch(r"\| \d+ \| \d+ \| \d+ \| &lt; 0.001 \|", row)

@@ -174,6 +174,15 @@ def build_ledger(events: pd.DataFrame) -> pd.DataFrame:
     True
     """
     events = EVENTS.check(events)[events["run"] >= 0]
+    ledger = _divide_time(events)
+    metadata = pd.Categorical(events.get("metadata", ())).remove_unused_categories()
+    if any(metadata.categories):
+        ledger["metadata"] = map_names(metadata, describe_metadata)
+    return LEDGER.check(ledger)
+
+
+def _divide_time(events: pd.DataFrame) -> pd.DataFrame:
+    """A row for each event of whole runs, with the time that none of the events in it has."""
     run, duration = events["run"].to_numpy(), events["duration_ns"].to_numpy(np.int64)
     chain, instruction = (events[name].to_numpy(np.int64) for name in ("chain", "instruction"))
     kind = pd.Categorical(events["kind"], categories=EVENT_KINDS).codes
@@ -185,7 +194,7 @@ def build_ledger(events: pd.DataFrame) -> pd.DataFrame:
     method, key = _identify_operators(run, kind, top, chain, instruction, operator)
     nested, own_ns = parent >= 0, duration.copy()
     np.subtract.at(own_ns, parent[nested], duration[nested])
-    ledger = pd.DataFrame(
+    return pd.DataFrame(
         {
             "run": run,
             "row": np.arange(len(run)) - np.searchsorted(run, run),
@@ -198,10 +207,6 @@ def build_ledger(events: pd.DataFrame) -> pd.DataFrame:
             "method": method,
         }
     )
-    metadata = pd.Categorical(events.get("metadata", ())).remove_unused_categories()
-    if any(metadata.categories):
-        ledger["metadata"] = map_names(metadata, describe_metadata)
-    return LEDGER.check(ledger)
 
 
 def _identify_operators(

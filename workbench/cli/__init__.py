@@ -93,6 +93,7 @@ def _prepare_process() -> None:
             os.fstat(number)
         except OSError:
             os.dup2(os.open(os.devnull, os.O_RDWR), number)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
     faulthandler.enable(2)  # where a library ends the process by a signal, its place is said
 
 

@@ -207,12 +207,12 @@ class Explorer(Selector, anywidget.AnyWidget):
         self.on_msg(self._complete)  # sent once the first one is drawn
 
     def __str__(self) -> str:
-        return repr(self.picture)
+        return _outline(self._source)
 
     @property
-    def picture(self) -> "Picture":
+    def picture(self) -> Table:
         """What a saved notebook keeps."""
-        return Picture(self._source)
+        return draw_picture(self._source)
 
     def _ipython_display_(self) -> None:
         show_widget(self, self.still, self.picture)
@@ -233,23 +233,22 @@ class Explorer(Selector, anywidget.AnyWidget):
                 self.data, self.rest = _to_json(self._source), 0
 
 
-class Picture:
-    """What an explorer shows first, without a script: verdict, category bars and findings."""
+def draw_picture(source: Run | Comparison) -> Table:
+    """What an explorer shows first, without a script: verdict, bars and findings; as text, a line.
 
-    def __init__(self, source: Run | Comparison):
-        self.source = source
+    A saved notebook keeps it.
+    """
+    parts = [part for part in show_overview(source) if isinstance(part, Table)]
+    return Table(join_tables(*parts).html, _outline(source))
 
-    def _repr_html_(self) -> str:
-        parts = [part for part in show_overview(self.source) if isinstance(part, Table)]
-        return join_tables(*parts).html
 
-    def __repr__(self) -> str:
-        """One sentence."""
-        comparisons = self.source.comparisons if isinstance(self.source, Run) else (self.source,)
-        if comparisons:
-            return comparisons[0].text
-        subject = subject_of(self.source)
-        return f"{subject.run.model}, {subject.label}: {describe_latency(subject.statistics)}"
+def _outline(source: Run | Comparison) -> str:
+    """What a run or a comparison has shown, in one sentence."""
+    comparisons = source.comparisons if isinstance(source, Run) else (source,)
+    if comparisons:
+        return comparisons[0].text
+    subject = subject_of(source)
+    return f"{subject.run.model}, {subject.label}: {describe_latency(subject.statistics)}"
 
 
 class Page(Selector):
@@ -261,7 +260,7 @@ class Page(Selector):
 
     def __repr__(self) -> str:
         """One sentence, which is all that remains where frames are not shown."""
-        return repr(Picture(self.source))
+        return _outline(self.source)
 
     def _repr_html_(self) -> str:
         return (

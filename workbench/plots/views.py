@@ -116,23 +116,7 @@ def show(
     | --- | ---: |
     | avx512_off | 393 |
     """
-    parts: list[Any]
-    if isinstance(source, Findings) and source.chosen is not None and columns is None:
-        parts = [
-            *([show_note(caption)] if caption else []),
-            show_cards(source.chosen, top or TOP_FINDINGS, source.run),
-        ]
-    elif isinstance(source, pd.DataFrame) or source is None:
-        parts = [show_table(source, columns, top=top, caption=caption)]
-    elif isinstance(source, str) and not views:
-        parts = [show_note(source)]
-    elif isinstance(source, Table | VStack | Chart):
-        parts = [source]
-    elif isinstance(source, list | tuple) and not (source and isinstance(source[0], Export)):
-        shown = [show(each, *views, top=top) for each in source]
-        parts = [p for each in shown for p in (each.parts if isinstance(each, VStack) else [each])]
-    else:
-        parts = [part for view in views or ("",) for part in _view(source, view, top)]
+    parts = _list_parts(source, views, columns, top, caption)
     if not all(isinstance(part, Table) for part in parts):
         return VStack(*parts)
     table = join_tables(*parts)
@@ -143,6 +127,26 @@ def show(
         facts = (table.html, table.markdown, table.grids)
         return Cards(*facts, cards.findings, cards.run, notes.html)
     return table
+
+
+def _list_parts(
+    source: object, views: Sequence[str], columns: Sequence[str] | None, top: int | None,
+    caption: str,
+) -> list[Any]:  # fmt: skip
+    """The tables, notes and figures of what is shown, one below the other."""
+    if isinstance(source, Findings) and source.chosen is not None and columns is None:
+        cards = show_cards(source.chosen, top or TOP_FINDINGS, source.run)
+        return [*([show_note(caption)] if caption else []), cards]
+    if isinstance(source, pd.DataFrame) or source is None:
+        return [show_table(source, columns, top=top, caption=caption)]
+    if isinstance(source, str) and not views:
+        return [show_note(source)]
+    if isinstance(source, Table | VStack | Chart):
+        return [source]
+    if isinstance(source, list | tuple) and not (source and isinstance(source[0], Export)):
+        shown = [show(each, *views, top=top) for each in source]
+        return [p for each in shown for p in (each.parts if isinstance(each, VStack) else [each])]
+    return [part for view in views or ("",) for part in _view(source, view, top)]
 
 
 @dataclass(frozen=True, repr=False)

@@ -95,27 +95,46 @@ def _summarize_sides(several: Comparisons, links: Mapping[str, str]) -> Iterator
 
 def describe_combined(several: Comparisons, links: Mapping[str, str] = {}) -> Iterator[Section]:
     """The sections of the report; ``links`` are pages of measurements."""
+    yield Section("", items=list(_answer(several, links)), brief=True)
+    yield Section("Latencies", items=[_show_latencies(several, links)], brief=True)
+    if several.silicon:
+        yield Section("Time by category", items=list(_show_categories(several)))
+    if several.layers is None:
+        yield Section("Time by layer", f"Not aligned: {several.problem}")
+        return
+    if len(several.silicon) > 1:
+        timed = several.layers[several.layers["run"].isin([*several.silicon])]
+        yield Section("Time by layer", items=[show_aligned(timed, top=TOP)])
+    yield Section("Code of each layer", items=[_show_code(several.layers)])
+
+
+def _answer(several: Comparisons, links: Mapping[str, str]) -> Iterator[Table]:
+    """The verdicts with what weakens them, the sides, and what was compared within the runs."""
     runs = several.runs
     emulated = ", ".join(runs["run"][runs["emulated"]])
-    verdicts = [f"{row.run}: {row.verdict}" for row in runs.itertuples() if row.verdict]
     marks = [
         *([f"{emulated}: {EMULATED}."] if emulated else []),
         *(f"{text}." for text in describe_uses(several.silicon)),
         *contrast_programs(several.pairs),
     ]
-    items = [show_note(*several.answers, *marks, leads=True), *_summarize_sides(several, links)]
+    yield show_note(*several.answers, *marks, leads=True)
+    yield from _summarize_sides(several, links)
+    verdicts = [f"{row.run}: {row.verdict}" for row in runs.itertuples() if row.verdict]
     count = plural(len(verdicts), "comparison") + " within the runs"
     programs = [*describe_programs(several.measurements)]
     folds = {"What their programs are": programs, count: verdicts}
-    items += [fold_table(name, show_note(*lines)) for name, lines in folds.items() if lines]
-    yield Section("", items=items, brief=True)
-    columns = ["run", "latency_ms", "low_ms", "high_ms", "speedup", "low", "high", "outcome"]
-    columns = columns if several.answers else columns[:4]
-    columns += [name for name in SUMMARY if runs[name].notna().any()]
-    about = ["device", "program", "build"]
-    shared = [runs[name].iloc[0] for name in about if runs[name].nunique() == 1]
-    columns += ["grade"]
-    differ = [name for name in about if runs[name].nunique() > 1]
+    yield from (fold_table(name, show_note(*lines)) for name, lines in folds.items() if lines)
+
+
+def _show_latencies(several: Comparisons, links: Mapping[str, str]) -> Table:
+    """The latency of each run with what it needs, and what the runs have in common, and not."""
+    runs = several.runs
+    columns = ["run", "latency_ms", "low_ms", "high_ms"]
+    columns += ["speedup", "low", "high", "outcome"] if several.answers else []
+    columns += [name for name in SUMMARY if runs[name].notna().any()] + ["grade"]
+    about = {name: runs[name].nunique() for name in ("device", "program", "build")}
+    shared = [runs[name].iloc[0] for name, count in about.items() if count == 1]
+    differ = [name for name, count in about.items() if count > 1]
     speedups = several.latencies[["name", "speedup", "low", "high", "outcome"]]
     lines = runs.merge(speedups, "left", left_on="run", right_on="name")
     caption = f"speed-ups are over {runs['run'].iloc[0]}, by all that differs"
@@ -123,27 +142,25 @@ def describe_combined(several: Comparisons, links: Mapping[str, str] = {}) -> It
     tables = [show_table(lines, columns, caption=caption, links=links)]
     tables += [show_table(runs, ["run", *differ], caption="What differs")] if differ else []
     tables += [show_note(f"The same in all runs: {'; '.join(shared)}.")] if shared else []
-    yield Section("Latencies", items=[join_tables(*tables)], brief=True)
-    bars = {name: m.categories for name, m in several.silicon.items()}
-    if bars:
-        times = {name: part.set_index("category")["mean_ms"] for name, part in bars.items()}
-        wide = pd.DataFrame(times).rename_axis("category").reset_index()
-        table = show_table(wide, caption="Latency in ms by category")
-        figure = embed_figure(plot_categories(several.silicon))
-        yield Section("Time by category", items=[figure, table])
-    if several.layers is None:
-        yield Section("Time by layer", f"Not aligned: {several.problem}")
-        return
-    timed = several.layers[several.layers["run"].isin(list(bars))]
-    if len(bars) > 1:
-        yield Section("Time by layer", items=[show_aligned(timed, top=TOP)])
-    layers = several.layers
+    return join_tables(*tables)
+
+
+def _show_categories(several: Comparisons) -> Iterator[Table]:
+    """The categories of each run that has times, as a figure and as a table."""
+    yield embed_figure(plot_categories(several.silicon))
+    frames = {name: m.categories.set_index("category") for name, m in several.silicon.items()}
+    wide = pd.DataFrame({name: frame["mean_ms"] for name, frame in frames.items()})
+    wide = wide.rename_axis("category").reset_index()
+    yield show_table(wide, caption="Latency in ms by category")
+
+
+def _show_code(layers: pd.DataFrame) -> Table:
+    """Operators and functions of each layer in each run, from ``frames.LAYER_CODE``."""
     bracketed = (" [" + layers["kernels"] + "]").where(layers["kernels"] != "", "")
-    layer_names = list(dict.fromkeys(layers["name"]))
+    names = list(dict.fromkeys(layers["name"]))
     texts = layers.assign(text=layers["operators"] + bracketed)
-    wide, columns_text = put_side_by_side(texts, layer_names)
-    wide.insert(0, "layer", layer_names)
+    wide, columns_text = put_side_by_side(texts, names)
+    wide.insert(0, "layer", names)
     caption = "Operators as logged; in brackets the functions that were sampled. " + columns_text
     table = show_table(wide, caption=caption)
-    table = fold_table(f"{len(wide)} layers", table) if len(wide) > TOP else table
-    yield Section("Code of each layer", items=[table])
+    return fold_table(f"{len(wide)} layers", table) if len(wide) > TOP else table

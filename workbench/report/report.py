@@ -18,6 +18,8 @@ from workbench.report.html import Section, read_sections, render_html, render_ma
 from workbench.report.notebooks import notebooks_dir
 
 if TYPE_CHECKING:
+    from nbformat import NotebookNode
+
     from workbench.analysis.run import Run
     from workbench.report.kernel import Kernel
 
@@ -130,20 +132,32 @@ def make_report(
     )
     failed.unlink(missing_ok=True)
     executed.metadata.papermill[TEMPLATE] = identify_report(run, template)
-    # The title takes the place of that of the package's notebook.
+    return _write_report(folder, executed, names, own=bool(notebook))
+
+
+def _write_report(
+    folder: Path, executed: NotebookNode, names: Mapping[str, str], *, own: bool
+) -> tuple[Path, Path, Path]:
+    """Write the page, the Markdown and its summary, and the executed notebook.
+
+    ``names`` are what `write_explorer` displays. The title takes the place of that of the
+    package's notebook, unless the notebook is the user's own.
+    """
     first, *others = read_sections(executed) or [Section("")]
     href, code = f'href="{store.EXPLORER_HTML}"', f"<code>{store.EXPLORER_HTML}</code>"
     link = Table(f"<a {href}>{EXPLORER_LINK}</a>", f"[{EXPLORER_LINK}]({store.EXPLORER_HTML})")
-    title = f"{names['title']}: {(notebook and first.heading) or 'where the time goes'}"
-    text = first.text if notebook else ""
+    title = f"{names['title']}: {(own and first.heading) or 'where the time goes'}"
+    text = first.text if own else ""
     sections = [replace(first, heading="", text=text, items=[*first.items, link]), *others]
     brief = render_markdown(title, [section for section in sections if section.brief])
     store.atomic_write(folder / f"{names['stem']}_pipeline_summary.md", brief)
-    html = render_html(title, sections, names["programs"])
-    return (
-        store.atomic_write(folder / store.REPORT_HTML, html.replace(code, f"<a {href}>{code}</a>")),
-        store.atomic_write(folder / store.REPORT_MD, render_markdown(title, sections)),
-        store.atomic_write(
-            folder / store.REPORT_IPYNB, json.dumps(executed, indent=1, ensure_ascii=False)
-        ),
+    page = render_html(title, sections, names["programs"])
+    texts = {
+        store.REPORT_HTML: page.replace(code, f"<a {href}>{code}</a>"),
+        store.REPORT_MD: render_markdown(title, sections),
+        store.REPORT_IPYNB: json.dumps(executed, indent=1, ensure_ascii=False),
+    }
+    html, markdown, notebook = (
+        store.atomic_write(folder / name, text) for name, text in texts.items()
     )
+    return html, markdown, notebook
