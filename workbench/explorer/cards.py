@@ -16,9 +16,9 @@ from workbench.analysis.run import Run
 from workbench.errors import WorkbenchError
 from workbench.explorer.page import hide_still, name_still, show_widget
 from workbench.models.sources import reason
+from workbench.plots.cards import TOP_CARDS, show_card
 from workbench.plots.overview import show_verdicts
 from workbench.plots.tables import Table, VStack, join_tables, show_note
-from workbench.plots.views import TOP_CARDS, show_card
 
 _LOG = logging.getLogger(__name__)
 _GRID = {"grid_template_columns": "repeat(auto-fit, minmax(16em, 1fr))", "grid_gap": "12px"}

@@ -1,10 +1,7 @@
 """Views of nouns: what `show` makes of a run, a measurement, a comparison, exports or a search."""
 
-import html
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -16,8 +13,6 @@ from workbench.analysis.describe import NO_PROGRAM
 from workbench.analysis.dtypes import describe_dtypes
 from workbench.analysis.exports import compare_exports, list_partition
 from workbench.analysis.findings import commands
-from workbench.analysis.findings import text as words
-from workbench.analysis.findings.finding import Finding
 from workbench.analysis.layers import name_layer
 from workbench.analysis.machine_code import explain_lack
 from workbench.analysis.operators import drop_overhead, label_operators, name_function
@@ -28,6 +23,7 @@ from workbench.analysis.trials import Findings
 from workbench.errors import unknown_name
 from workbench.export.program import Program
 from workbench.plots.breakdown import NO_LAYERS, NO_ROOFLINE, name_sides
+from workbench.plots.cards import TOP_FINDINGS, Cards, show_cards
 from workbench.plots.changes import plot_speedups
 from workbench.plots.gain import show_gain
 from workbench.plots.latencies import CLOCKS
@@ -42,21 +38,11 @@ from workbench.plots.tables import (
     join_tables,
     show_note,
     show_table,
-    to_html,
-    to_markdown,
 )
-from workbench.progress import is_interactive
 from workbench.records.exports import Export
 from workbench.upstream import installed_versions
 
-#: Rows of a table, findings of a list, and how many of these are cards.
-TOP, TOP_FINDINGS, TOP_CARDS = 12, 8, 3
-#: What shows findings in a live notebook: a reference, because it imports widgets.
-_LIVE = "workbench.explorer.cards:FindingCards"
-_CARDS = "display:grid;grid-template-columns:repeat(auto-fit,minmax(16em,1fr));gap:12px;padding:0"
-_CARD = "list-style:none;border:1px solid #8886;border-radius:8px;padding:12px 16px;min-width:0;"
-_CARD += "overflow-wrap:anywhere"
-
+TOP = 12  #: Rows of a table.
 Part = str | Table | Chart
 
 
@@ -147,21 +133,6 @@ def _list_parts(
         shown = [show(each, *views, top=top) for each in source]
         return [p for each in shown for p in (each.parts if isinstance(each, VStack) else [each])]
     return [part for view in views or ("",) for part in _view(source, view, top)]
-
-
-@dataclass(frozen=True, repr=False)
-class Cards(Table):
-    """Findings as cards below ``notes``; in a live notebook, their remedies can be applied."""
-
-    findings: tuple[Finding, ...] = ()
-    run: Run | None = None
-    notes: str = ""
-
-    def _ipython_display_(self) -> None:
-        if self.run is None or not (is_interactive() and any(f.is_option for f in self.findings)):
-            raise NotImplementedError  # it is shown as any other table
-        widget = resolve_name(_LIVE)(self.findings, self.run, self, self.notes)
-        widget._ipython_display_()
 
 
 def _view(source: Any, name: str, top: int | None) -> list[Table | Chart]:
@@ -464,53 +435,6 @@ def _findings(source: Run | Measurement, top: int) -> Iterator[Part]:
         yield f"All rewrites at once: `{command}`"
     if not findings and subject.sidecar is None:
         yield NO_PROGRAM
-
-
-def show_cards(
-    findings: Sequence[Finding], top: int = TOP_FINDINGS, noun: Run | Measurement | None = None
-) -> Table:
-    """The ``top`` of the findings of a noun as a numbered list, the first ones as cards."""
-    if not findings:
-        return show_note(words.NONE)
-    items = [show_card(finding) for finding in findings[:top]]
-    cards = "".join(f'<li style="{_CARD}">{item.html}</li>' for item in items[:TOP_CARDS])
-    page = f'<ol style="{_CARDS}">{cards}</ol>'
-    if further := "".join(f"<li>{item.html}</li>" for item in items[TOP_CARDS:]):
-        page += f"<details><summary>{len(items) - TOP_CARDS} more</summary>"
-        page += f'<ol start="{TOP_CARDS + 1}">{further}</ol></details>'
-    lines = "\n".join(f"{n}. {item.markdown}" for n, item in enumerate(items, 1))
-    if noun is not None and noun.emulated:
-        mark = f"{emulation.EMULATED.capitalize()}. These are not sorted by gain."
-        return join_tables(show_note(mark), Table(page, lines))
-    run = noun.run if isinstance(noun, Measurement) else noun
-    return Cards(page, lines, (), tuple(findings[:top]), run)
-
-
-def show_card(finding: Finding) -> Table:
-    """Gain, advice, a command that a report's page offers to copy, and where the evidence is."""
-    cause, hint = words.describe_cause(finding), words.write_hint(finding)
-    place = words.describe_place(finding)
-    facts = {
-        "": f"{wording.begin_sentence(place)}. " * bool(place)
-        + f"Gain: {words.describe_gain(finding)}.",
-        "To do": words.describe_action(finding),
-        "Tried": words.describe_trial(finding),
-    }
-    lines = [f"{name}: {fact}." if name else fact for name, fact in facts.items() if fact]
-    page = f"<strong>{to_html(cause)}.</strong> "
-    page += "".join(f"<p>{to_html(line)}</p>" for line in lines)
-    code, count = f"<pre><code>{html.escape(hint)}</code></pre>", hint.count("\n") + 1
-    if hint:
-        fold = f"<details><summary>{count} lines of code</summary>{code}</details>"
-        page += fold if count > 3 else code
-    if also := words.count_also(finding):
-        causes = "".join(f"<li>{to_html(words.describe_cause(each))}</li>" for each in finding.also)
-        page += f"<details><summary>{also}</summary><ul>{causes}</ul></details>"
-    page += f"<p>Evidence: <cite>{html.escape(finding.heading)}</cite></p>"
-    markdown = f"**{to_markdown(cause)}.** " + " ".join(map(to_markdown, lines)) + " "
-    if hint:
-        markdown += "`` " + hint.replace("`", "'") + " `` "
-    return Table(page, f'{markdown}Evidence: "{finding.heading}".')
 
 
 #: Every view by name.

@@ -1,0 +1,83 @@
+"""Findings as cards: the gain of each, what to do, and where the evidence is."""
+
+import html
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pkgutil import resolve_name
+
+from workbench import emulation, wording
+from workbench.analysis.findings import text as words
+from workbench.analysis.findings.finding import Finding
+from workbench.analysis.run import Measurement, Run
+from workbench.plots.tables import Table, join_tables, show_note, to_html, to_markdown
+from workbench.progress import is_interactive
+
+#: Findings of a list, and how many of these are cards.
+TOP_FINDINGS, TOP_CARDS = 8, 3
+#: What shows findings in a live notebook: a reference, because it imports widgets.
+_LIVE = "workbench.explorer.cards:FindingCards"
+_CARDS = "display:grid;grid-template-columns:repeat(auto-fit,minmax(16em,1fr));gap:12px;padding:0"
+_CARD = "list-style:none;border:1px solid #8886;border-radius:8px;padding:12px 16px;min-width:0;"
+_CARD += "overflow-wrap:anywhere"
+
+
+@dataclass(frozen=True, repr=False)
+class Cards(Table):
+    """Findings as cards below ``notes``; in a live notebook, their remedies can be applied."""
+
+    findings: tuple[Finding, ...] = ()
+    run: Run | None = None
+    notes: str = ""
+
+    def _ipython_display_(self) -> None:
+        if self.run is None or not (is_interactive() and any(f.is_option for f in self.findings)):
+            raise NotImplementedError  # it is shown as any other table
+        widget = resolve_name(_LIVE)(self.findings, self.run, self, self.notes)
+        widget._ipython_display_()
+
+
+def show_cards(
+    findings: Sequence[Finding], top: int = TOP_FINDINGS, noun: Run | Measurement | None = None
+) -> Table:
+    """The ``top`` of the findings of a noun as a numbered list, the first ones as cards."""
+    if not findings:
+        return show_note(words.NONE)
+    items = [show_card(finding) for finding in findings[:top]]
+    cards = "".join(f'<li style="{_CARD}">{item.html}</li>' for item in items[:TOP_CARDS])
+    page = f'<ol style="{_CARDS}">{cards}</ol>'
+    if further := "".join(f"<li>{item.html}</li>" for item in items[TOP_CARDS:]):
+        page += f"<details><summary>{len(items) - TOP_CARDS} more</summary>"
+        page += f'<ol start="{TOP_CARDS + 1}">{further}</ol></details>'
+    lines = "\n".join(f"{n}. {item.markdown}" for n, item in enumerate(items, 1))
+    if noun is not None and noun.emulated:
+        mark = f"{emulation.EMULATED.capitalize()}. These are not sorted by gain."
+        return join_tables(show_note(mark), Table(page, lines))
+    run = noun.run if isinstance(noun, Measurement) else noun
+    return Cards(page, lines, (), tuple(findings[:top]), run)
+
+
+def show_card(finding: Finding) -> Table:
+    """Gain, advice, a command that a report's page offers to copy, and where the evidence is."""
+    cause, hint = words.describe_cause(finding), words.write_hint(finding)
+    place = words.describe_place(finding)
+    facts = {
+        "": f"{wording.begin_sentence(place)}. " * bool(place)
+        + f"Gain: {words.describe_gain(finding)}.",
+        "To do": words.describe_action(finding),
+        "Tried": words.describe_trial(finding),
+    }
+    lines = [f"{name}: {fact}." if name else fact for name, fact in facts.items() if fact]
+    page = f"<strong>{to_html(cause)}.</strong> "
+    page += "".join(f"<p>{to_html(line)}</p>" for line in lines)
+    code, count = f"<pre><code>{html.escape(hint)}</code></pre>", hint.count("\n") + 1
+    if hint:
+        fold = f"<details><summary>{count} lines of code</summary>{code}</details>"
+        page += fold if count > 3 else code
+    if also := words.count_also(finding):
+        causes = "".join(f"<li>{to_html(words.describe_cause(each))}</li>" for each in finding.also)
+        page += f"<details><summary>{also}</summary><ul>{causes}</ul></details>"
+    page += f"<p>Evidence: <cite>{html.escape(finding.heading)}</cite></p>"
+    markdown = f"**{to_markdown(cause)}.** " + " ".join(map(to_markdown, lines)) + " "
+    if hint:
+        markdown += "`` " + hint.replace("`", "'") + " `` "
+    return Table(page, f'{markdown}Evidence: "{finding.heading}".')
