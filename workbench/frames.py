@@ -540,12 +540,6 @@ RESOURCE_CHANGES = make_frame(
     ("ratio", "float", "ratio", "candidate / baseline: below 1, it needs less"),
     *interval("its", "ratio"),
     ("outcome", "text", "", "less | more | unchanged | inconclusive | wrong outputs"),
-    (
-        "control",
-        "float",
-        "ratio",
-        "the same ratio of the A/A control; its distance from 1 is noise",
-    ),
 )
 
 # --- several runs --------------------------------------------------------------------------------

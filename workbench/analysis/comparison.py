@@ -325,11 +325,7 @@ class Comparison(Noun):
         sizes = [e.size_bytes for e in exports if e and not self.same_program]
         starts = self.baseline.starts, self.candidate.starts
         latency = None if self.emulated else self.latency
-        table = compare_resources(*starts, latency, sizes, separate=self.apart)
-        if self._controls and not self.candidate.control:
-            again = Comparison(self._controls["control_of"], self._controls["control"]).resources
-            table["control"] = table["resource"].map(again.set_index("resource")["ratio"])
-        return table
+        return compare_resources(*starts, latency, sizes, separate=self.apart)
 
     @frame_property
     def shift(self) -> pd.DataFrame:

@@ -133,8 +133,8 @@ def compare_resources(
             low, ratio, high = (float(end[0]) for end in (speedup.low, speedup.value, speedup.high))
             means = ours.mean(), theirs.mean()
             rows.append((resource, unit, *means, ratio, low, high, judge_ratio(low, high)))
-    table = pd.DataFrame(rows, columns=frames.RESOURCE_CHANGES.names[:-1])
-    return frames.RESOURCE_CHANGES.check(table.assign(control=math.nan))
+    table = pd.DataFrame(rows, columns=frames.RESOURCE_CHANGES.names)
+    return frames.RESOURCE_CHANGES.check(table)
 
 
 def judge_ratio(low: float, high: float) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from workbench.analysis.quality import BUSY, TRACER_LIMIT, USELESS, is_disturbed
 from workbench.run.allocation import preempted_share
-from workbench.wording import format_share
+from workbench.wording import format_share, plural
 
 if TYPE_CHECKING:
     from workbench.analysis.measurement import Measurement
@@ -111,12 +111,16 @@ def _describe_busy(uses: Sequence[Use], everywhere: bool) -> str:
         else []
     )
     if "shares" not in unknown and not math.isnan(off):
-        texts.append(f"shares are within {100 * off:.0f} points")
+        texts.append(f"shares are {_within(off)}")
     rest = "".join(f"; {text}" for text in texts)
     return (
         f"This machine was busy{where} ({most}{format_share(taken)} of the time went to other "
         f"programs): measure again when it is idle{rest}"
     )
+
+
+def _within(off: float) -> str:
+    return f"within {plural(max(1, round(100 * off)), 'point')}"
 
 
 def _lacks(use: Use, name: str) -> bool:
@@ -129,7 +133,7 @@ def _describe_doubt(use: Use) -> str:
     if use.impossible:
         facts = [f"shares are unknown: {use.impossible}"]
     elif use.blank or use.off > USELESS[1]:
-        shares = "unknown" if use.blank else f"within {100 * use.off:.0f} points"
+        shares = "unknown" if use.blank else _within(use.off)
         facts = [f"shares are {shares}: {_name_cause(use)}"]
     if use.width > USELESS[0]:
         facts.append(f"the latency is unknown: its interval is ± {format_share(use.width)}")

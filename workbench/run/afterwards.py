@@ -27,14 +27,17 @@ SAMPLED_BATCH_MS = 100.0
 
 
 def time_starts(recorder: RunRecorder, threads: int) -> None:
-    """Start every experiment, interleaved, up to its first output: for memory, then for time.
+    """Start every experiment but controls, in turns, up to its first output: memory, then time.
 
     The first process of each also reads the program's file, so that the timed ones find it in the
     page cache; later ones are started without it there. Of several phases, the first is measured.
     """
     plan, timed = recorder.run.plan, {(s.threads, s.number) for s in recorder.run.starts}
     phases, began = ("", *(phase.name for phase in plan.phases[:1])), time.monotonic()
-    chosen = [e for e in plan.experiments if e.phase in phases and e.runner not in RUNTIMES]
+    chosen = [
+        e for e in plan.experiments
+        if e.phase in phases and e.runner not in RUNTIMES and not e.control
+    ]  # fmt: skip
     counts = {"memory": 1, "time": plan.starts, "cold": min(plan.starts, COLD_STARTS)}
     modes = [mode for mode, count in counts.items() for _ in range(count)]
     for number, mode in enumerate(modes):

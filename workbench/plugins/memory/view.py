@@ -41,8 +41,7 @@ SECTION = Section(
     "its first output; activations as planned, with the steps at which each is written "
     "and read last. Every byte and every millisecond is in one row. A `size_bytes` below "
     "0 was counted, but was not resident. PSS divides pages that processes share. "
-    "`control`: the ratio of two equal experiments. `explore.html` draws all but the "
-    "comparisons.",
+    "`explore.html` draws all but the comparisons.",
     after="What was not delegated?",
 )
 VIEW = View((Run,), show_memory, SECTION)
