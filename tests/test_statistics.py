@@ -37,6 +37,7 @@ from workbench.analysis.statistics import (
     student_tail,
     undisturbed_times,
 )
+from workbench.analysis.times import subtract_others
 from workbench.errors import WorkbenchError
 from workbench.frames import STATISTICS
 from workbench.report.gate import judge_latencies
@@ -323,6 +324,52 @@ def test_times_are_those_that_other_programs_left_alone():
     assert len(alone) == 4, "its quarters"
     assert alone["early"].to_numpy() == pytest.approx(1.0, rel=0.02)
     assert undisturbed_times(runs.iloc[:2]).to_numpy() == pytest.approx(runs.iloc[:2].to_numpy())
+
+
+#: Inferences that others interrupt: ms of each operator, and the most by which a share may be off.
+INTERRUPTED = {
+    "alike": (np.full(40, 0.125), 0.002),
+    "one takes nearly all": (np.array([4.75, *[0.0125] * 20]), 0.005),
+    "two take most": (np.array([2.3, 2.3, *[0.02] * 20]), 0.02),
+    "100 ms": (np.random.default_rng(0).lognormal(0, 1, 50) * 1.2, 0.01),
+}
+
+
+@pytest.mark.parametrize("rate", [0.05, 0.3])
+@pytest.mark.parametrize("case", INTERRUPTED)
+def test_what_other_programs_take_is_no_operators_time(case, rate):
+    """Time slices of 2 to 6 ms, so many in each ms, hit whatever operator runs."""
+    rng, (ms, limit), restarts = np.random.default_rng(1), INTERRUPTED[case], 24
+    alone = 1e6 * ms * rng.normal(1, 0.03, (restarts, len(ms))) * rng.normal(1, 0.02, (restarts, 1))
+    traced, switches = alone.copy(), rng.poisson(rate * alone.sum(axis=1) / 1e6)
+    for times, ends, count in zip(traced, alone.cumsum(axis=1), switches, strict=True):
+        hit = np.searchsorted(ends, rng.uniform(0, ends[-1], count))
+        np.add.at(times, hit, rng.uniform(2e6, 6e6, count))
+    lost = (traced - alone).sum(axis=1)
+    inference, operator = np.indices(traced.shape)
+    repeated = (np.repeat(values, len(ms)) for values in (lost, switches))
+    counted = subtract_others(traced.ravel(), operator.ravel(), inference.ravel(), *repeated)
+    assert counted.sum() == pytest.approx(alone.sum(), rel=0.01)
+
+    def off(times):
+        return abs(times.mean(axis=0) / times.mean(axis=0).sum() - ms / ms.sum()).max()
+
+    corrected = off(counted.reshape(traced.shape))
+    assert corrected < limit
+    assert corrected < off(traced)
+
+
+@pytest.mark.parametrize("switches", [0, 100])
+def test_time_that_all_operators_lose_alike_moves_no_share(switches):
+    """Such as that of a hypervisor, or of many short interruptions."""
+    ms = np.array([4.0, 1.0, 0.5, 0.1])
+    traced = np.tile(8e6 * ms, 10)
+    inference, operator = np.indices((10, 4))
+    lost = np.full(traced.shape, 7e6 * ms.sum())
+    counted = subtract_others(
+        traced, operator.ravel(), inference.ravel(), lost, np.full(lost.shape, switches)
+    )
+    assert counted == pytest.approx(np.tile(1e6 * ms, 10))
 
 
 def test_other_programs_widen_no_interval_but_by_what_they_hit():

@@ -285,6 +285,21 @@ def kept_runs(session: Session, traced_ns: np.ndarray, path: Path) -> np.ndarray
     return find_undisturbed_runs(wall, cpu, session.threads)
 
 
+def lost_times(session: Session, traced_ns: np.ndarray) -> np.ndarray:
+    """By run of a trace, the ns that others had the core, and how often; 0 where unknown.
+
+    Wall less CPU time, and no more than the trace is longer than the CPU time.
+    """
+    if not session.batches or session.threads != 1:
+        return np.zeros((len(traced_ns), 2))
+    wall, cpu, switches = (
+        np.concatenate([getattr(batch, name) for batch in session.batches])
+        for name in ("wall_ns", "cpu_ns", "preempted")
+    )
+    lost_ns = np.where(cpu > 0, np.minimum(wall, traced_ns) - cpu, 0)
+    return np.column_stack([lost_ns.clip(0), switches])
+
+
 def closed_runs(events: pd.DataFrame, ledger: pd.DataFrame) -> np.ndarray:
     """For every run of a trace, whether its ledger rows sum to ``Method::execute``."""
     methods = ((events["kind"] == "method") & (events["run"] >= 0)).to_numpy()
