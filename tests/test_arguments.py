@@ -51,6 +51,7 @@ WRONG = {
     # Of plug-ins, which may be gone.
     "run nope.json": "nope.json: no such file",
     "batch nothing.yaml": "nothing.yaml: no such file or folder",
+    "history nothing": "nothing: no such file or folder",
     "optimize nosuch": "unknown model 'nosuch'",
     "optimize toy_cnn --target nosuch": "--target: unknown target 'nosuch'",
 }

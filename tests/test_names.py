@@ -6,6 +6,7 @@ import shutil
 import pytest
 import torch
 from changed_runs import edit_json
+from needed import needs
 from torch import nn
 
 import workbench as wb
@@ -97,6 +98,15 @@ def test_a_label_is_one_short_line(tmp_path, cli, label):
     assert code == 2 and "--label" in err and err.count("\n") == 1
     with pytest.raises(wb.WorkbenchError, match="its label"):
         wb.open_run(keep_run(tmp_path, "a", label))
+
+
+@needs("history")
+def test_a_history_shows_labels(tmp_path):
+    folder = keep_run(tmp_path, "a", MARKUP)
+    history = wb.read_history([tmp_path])
+    assert set(history.rows["run"]) == {MARKUP}
+    page = history.tables[0].html
+    assert "&lt;b&gt;no" in page and str(folder) not in page and "2026" not in page
 
 
 @pytest.mark.whole

@@ -30,7 +30,7 @@ from .remedies import Remedies, Remedy
 from .run.sides import Graph, Settings, Side, keep_side
 from .store import atomic_write, read_json, safe_name
 from .trace.writers import to_csv
-from .wording import format_ratio, format_size, plural
+from .wording import format_ms, format_ratio, format_size, plural
 
 __all__ = [
     "EMULATED", "EXISTING", "SCHEMA_VERSION", "WRONG", "Attribute", "Chart", "Document",
@@ -38,7 +38,7 @@ __all__ = [
     "Progress", "Remedies", "Remedy", "Rewrite", "Rewriter", "Rule", "RunnerError", "Section",
     "Settings", "Side", "Speedup", "StoreError", "Table", "TargetError", "TraceError", "Trial",
     "UsageError", "View", "atomic_write", "check_request", "command", "draws", "fold_table",
-    "format_ratio", "format_size", "half_width", "interval", "keep_side", "make_frame",
+    "format_ms", "format_ratio", "format_size", "half_width", "interval", "keep_side", "make_frame",
     "new_figure", "new_rows", "option", "options_of", "plural", "read_json", "safe_name",
     "show_note", "show_progress", "show_table", "silent", "structure", "to_csv", "to_json",
     "to_plain", "unknown_name", "upgrade",

@@ -1,6 +1,7 @@
 from .analysis.findings.commands import write_command
 from .analysis.findings.text import abridge_gain, describe_cause
 from .analysis.layers import THE_MODEL
+from .cli.options import with_limits
 from .export.accuracy import compare_samples
 from .export.artifact import apply_recipe
 from .export.lower import measure_layer_noise
@@ -41,5 +42,5 @@ __all__ = [
     "keep_accuracy", "list_classes", "list_llm_transforms", "list_subjects", "lock_folder",
     "measure_layer_noise", "new_run_dir", "open_target", "parse_name", "read_template",
     "read_yaml", "remove_partials", "render_page", "run_file", "save_recipe", "share_machine",
-    "show_phases", "stem_of", "write_artifacts", "write_changed", "write_command",
+    "show_phases", "stem_of", "with_limits", "write_artifacts", "write_changed", "write_command",
 ]  # fmt: skip

@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SAMPLES = ROOT / "data/samples/out_mobilenet_v3_small"
 #: The most that commands may take, in times of `import torch`, without a run and with one.
 OTHERS = {"--help": 0.15, "doctor": 0.4}
-READERS = {"findings": 0.6, "compare": 0.6, "analyze": 1.0}
+READERS = {"findings": 0.6, "compare": 0.6, "history": 0.6, "analyze": 1.0}
 
 
 def spend(*arguments, cwd):

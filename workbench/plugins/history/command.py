@@ -1,0 +1,56 @@
+"""The command ``workbench history``."""
+
+from pathlib import Path
+
+import click
+
+from workbench.api import EXISTING, Output, UsageError, command
+from workbench.jobs import with_limits
+
+
+@command()
+@click.argument("roots", nargs=-1, type=EXISTING, metavar="[FOLDER]...")
+@click.option("--across", multiple=True, help="What may differ within a line: program.")
+@click.option(
+    "--figure",
+    type=click.Path(path_type=Path),
+    help="Plot latency over time into this file (.png, .svg).",
+)
+@click.option("--csv", type=click.Path(path_type=Path), help="Also write all runs into this file.")
+@with_limits
+def history(
+    roots: tuple[Path, ...],
+    across: tuple[str, ...],
+    figure: Path | None,
+    csv: Path | None,
+    limits: dict[str, float],
+) -> Output:
+    """List the runs below FOLDERs [default: here], and when latency, starts and memory changed.
+
+    A line has the comparable runs of a program. Two successive runs must show a change.
+    """
+    from workbench.api import atomic_write, to_csv
+    from workbench.plugins.history.read import read_history, write_figure
+
+    past = read_history(roots or (Path(),), across=across)
+    if past.rows.empty:
+        where, hint = " ".join(map(str, roots)) or ".", "; ".join(past.problems[:3])
+        raise UsageError("no runs found", where=where, hint=hint)
+    timeless = figure and past.rows["latency_ms"].isna().all()
+    if figure and not timeless:
+        from workbench.plugins.history.figure import plot_history
+
+        write_figure(plot_history(past.rows, past.changes), figure)
+    if csv:
+        atomic_write(csv, to_csv(past.rows))
+    if "peak memory" in limits:
+        limits["anonymous memory"] = limits["peak memory"]
+    grown = past.exceeding(limits)
+    record = {"runs": past.rows, "changes": past.changes, "problems": past.problems}
+    lines = [text for table in filter(str, past.tables) for text in (table, "")]
+    step = f"open {figure}" if figure else "--figure history.svg plots these runs"
+    notes = tuple(f"skipped: {problem}" for problem in past.problems)
+    if timeless:
+        notes, step = (*notes, "no figure: emulated runs have no times"), ""
+    record = {"passed": grown.empty, **record}
+    return Output(lines, record, exit_code=not grown.empty, step=step, notes=notes)
