@@ -120,7 +120,7 @@ def test_a_remedy_is_measured_beside_the_original_and_its_diff_applies(planted, 
     torch.testing.assert_close(run_file(copy), run_file(file), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.whole
+@pytest.mark.cases
 @needs("remedies")
 def test_what_helped_is_tried_together_on_the_whole_program(planted):
     file, run = planted

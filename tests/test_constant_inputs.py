@@ -89,6 +89,7 @@ def test_the_explorer_has_what_each_operator_depends_on(measured):
     assert shown["head"] == "ids, states"
 
 
+@pytest.mark.cases
 @needs("remedies")
 def test_the_rest_is_tried_against_the_whole(measured):
     model, run = measured

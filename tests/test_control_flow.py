@@ -128,7 +128,7 @@ def test_xnnpack_does_not_look_into_bodies(tmp_path):
     assert {("addmm", "cell"), ("Exp", "")} <= set(layers_of(program))
 
 
-@pytest.mark.whole
+@pytest.mark.cases
 def test_what_upstream_refuses_is_one_line_with_what_works(tmp_path):
     line = problem(export, Branches(), IMAGE, tmp_path)
     assert "test_control_flow.py:23: lowering: aten.linear is in the body of control flow" in line

@@ -347,7 +347,7 @@ def test_the_program_runs_at_the_size_that_was_chosen(tmp_path, dtype, size):
     assert output.shape == (size, 4)
 
 
-@pytest.mark.whole
+@pytest.mark.cases
 def test_inputs_of_a_delegate_are_listed_as_it_is_given_them(tmp_path):
     """XNNPACK numbers tensors as its operators use them: the gate before the image."""
 

@@ -96,7 +96,7 @@ CHANGES = {
 @pytest.mark.parametrize(
     "what",
     [
-        pytest.param(what, marks=pytest.mark.whole if what in ("an import", "weights") else further)
+        pytest.param(what, marks=pytest.mark.whole if what == "an import" else further)
         for what in CHANGES
     ],
 )

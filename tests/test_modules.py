@@ -131,7 +131,7 @@ def test_the_next_step_of_a_registered_model_is_a_command():
     assert step.startswith("workbench findings ") and " --model mobilenet_v3_small" in step
 
 
-@pytest.mark.whole
+@pytest.mark.cases
 def test_before_and_after_an_edit_are_compared_apart_and_side_by_side(quick):
     x = torch.randn(1, 256)
     before = wb.profile(nn.Sequential(nn.Linear(256, 2048), nn.ReLU()), x, name="net", **quick)

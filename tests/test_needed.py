@@ -145,7 +145,10 @@ class Narrow(nn.Module):
 
 @needs("remedies")
 @pytest.mark.whole
-@pytest.mark.parametrize(("groups", "wanted"), [(1, "channels_48"), (12, "groups_3")])
+@pytest.mark.parametrize(
+    ("groups", "wanted"),
+    [(1, "channels_48"), pytest.param(12, "groups_3", marks=pytest.mark.cases)],
+)
 def test_a_changed_size_is_tried_on_the_layers_alone(groups, wanted, tmp_path):
     net, x = Narrow(44 if groups == 1 else 48, groups), torch.randn(1, 3, 32, 32)
     program = wb.export_model(net.eval(), x, root=tmp_path)

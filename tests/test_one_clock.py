@@ -9,11 +9,11 @@ import pytest
 from changed_runs import edit_json
 from explored import read_data
 from recorded import open_once, recorded
-from test_golden_runs import FAST, RUNS
+from test_golden_runs import RUNS, mark_sample
 
 import workbench as wb
 
-SAMPLES = [pytest.param(name, marks=[pytest.mark.whole] * (name not in FAST)) for name in RUNS]
+SAMPLES = [*map(mark_sample, RUNS)]
 
 
 def run_of(sample):

@@ -209,7 +209,7 @@ def test_a_rewriter_of_a_stranger_is_as_ours(python, command, guest):
     assert "unknown rewrite 'doublings'" in refused.stderr
 
 
-@pytest.mark.whole
+@pytest.mark.cases
 def test_a_runtime_and_an_offer_of_a_stranger_are_as_ours(python, guest):
     code = f"NAMES, ROOT = (), {str(guest)!r}\n{DOUBLED}" + (
         "print([each.name for each in program.export.rewrites][0])\n"

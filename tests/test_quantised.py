@@ -72,7 +72,7 @@ def test_kernels_outside_the_delegate_count_as_well():
 
 
 @needs("remedies")
-@pytest.mark.whole
+@pytest.mark.cases
 def test_relu_is_tried_instead_of_silu_and_is_another_function(tmp_path):
     torch.manual_seed(0)
     layers = [nn.Conv2d(3, 16, 3), nn.SiLU(), nn.Conv2d(16, 16, 3), nn.SiLU(), nn.Conv2d(16, 8, 1)]

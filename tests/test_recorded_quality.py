@@ -1,7 +1,7 @@
 """The recorded runs are good enough to teach with."""
 
 import pytest
-from test_golden_runs import FAST, RUNS
+from test_golden_runs import RUNS, mark_sample
 
 import workbench as wb
 
@@ -10,7 +10,7 @@ EMULATED = {"toy_cnn"}  #: Shows which code runs, and has no times.
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[pytest.mark.whole] * (name not in FAST)) for name in sorted(RUNS)],
+    map(mark_sample, sorted(RUNS)),
 )
 def test_a_sample_has_a_good_grade_all_evidence_and_a_finding_with_a_gain(name):
     run = wb.open_run(RUNS[name])

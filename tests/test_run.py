@@ -91,7 +91,9 @@ def test_what_fails_after_measuring_costs_its_part_only(conv_pte, tmp_path, monk
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("form", ["", pytest.param("--quiet", marks=pytest.mark.cases), "--json"])
+@pytest.mark.parametrize(
+    "form", ["", *(pytest.param(form, marks=pytest.mark.cases) for form in ("--quiet", "--json"))]
+)
 def test_the_answer_comes_before_starts_and_each_trial_at_once(
     cli, conv_pte, tmp_path, monkeypatch, form
 ):

@@ -158,7 +158,7 @@ def test_the_map_of_a_saved_program_has_layers_weights_and_lines(saved):
         assert words in page, words
 
 
-@pytest.mark.whole
+@pytest.mark.cases
 def test_a_program_is_measured_by_its_button(plain, front_end, capsys):
     shown = ProgramMap(plain)
     assert "Conv2d" in str(shown.shown) and shown.run is None

@@ -268,7 +268,7 @@ def test_a_finished_batch_does_nothing_again(finished, cli):
     assert "2 cells: 2 done" in (finished.out / "index.html").read_text()
 
 
-@pytest.mark.whole
+@pytest.mark.cases
 def test_what_is_gone_or_changed_is_made_again_and_nothing_else(finished, tmp_path):
     shutil.copytree(finished.path.parent, tmp_path, dirs_exist_ok=True)
     path, out = tmp_path / "small.yaml", tmp_path / "out"

@@ -637,7 +637,7 @@ TRIED = {
 }  # fmt: skip
 
 
-@pytest.mark.whole
+@pytest.mark.cases
 @pytest.mark.parametrize(
     "dtype",
     ["int8dyn", *(pytest.param(name, marks=pytest.mark.cases) for name in ("int8", "fp32"))],
@@ -778,7 +778,7 @@ class Counted(Net):
         return super().forward(*x)
 
 
-@pytest.mark.whole
+@pytest.mark.cases
 def test_an_interruption_keeps_the_checks_before_and_a_profile_loads_once(
     tmp_path, monkeypatch, in_parts
 ):
@@ -820,7 +820,7 @@ def try_remedy(module, inputs, remedy, root):
     return check, "; ".join(map(describe_trial, findings))
 
 
-@pytest.mark.whole
+@pytest.mark.cases
 @pytest.mark.parametrize(("small", "tried"), [(0, 2), pytest.param(1, 3, marks=pytest.mark.cases)])
 def test_of_parts_that_are_alike_two_are_tried(small, tried, tmp_path, in_parts):
     """Each kind has one part among those that are tried, and the rest gains as much."""
