@@ -1,5 +1,6 @@
 """One page of several measurements: other platforms, or other versions of a model."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -14,13 +15,15 @@ from workbench.analysis.compare_runs import (
     describe_uses,
 )
 from workbench.analysis.describe import describe_latency
+from workbench.analysis.findings.graph import name_kernel
 from workbench.analysis.findings.text import abridge_gain, describe_cause
+from workbench.analysis.operators import name_function
 from workbench.analysis.resources import SUMMARY
+from workbench.analysis.run import Measurement
 from workbench.emulation import EMULATED
 from workbench.errors import StoreError
 from workbench.explorer.page import explorer_page
 from workbench.plots.bars import show_bars
-from workbench.plots.breakdown import plot_categories
 from workbench.plots.tables import (
     Table,
     fold_table,
@@ -31,7 +34,7 @@ from workbench.plots.tables import (
     show_table,
 )
 from workbench.records.codec import to_document
-from workbench.report.html import Section, embed_figure, render_html, render_markdown
+from workbench.report.html import Section, render_html, render_markdown
 from workbench.store import atomic_write, safe_name
 from workbench.wording import plural
 
@@ -41,6 +44,9 @@ SUMMARY_JSON, SUMMARY_MD = "combined_pipeline_summary.json", "combined_pipeline_
 #: Layers in the tables.
 TOP = 20
 _NAMED = 3  #: Runs named in the title, besides the first.
+_PAIR = 2  #: Of two runs, what one lacks is new or gone.
+_KERNELS = 4  #: Kinds of operators in a sentence.
+_FINDINGS = 6  #: Findings before a fold.
 
 
 def write_combined(
@@ -80,45 +86,94 @@ def _write_explorers(several: Comparisons) -> tuple[dict[str, str], dict[str, st
     return pages, links
 
 
-def _summarize_sides(several: Comparisons, links: Mapping[str, str]) -> Iterator[Table]:
-    """Bars of the categories of each measurement, and its best finding."""
+def _draw_sides(several: Comparisons) -> Iterator[Table]:
+    """Bars of the categories of each measurement."""
     sides = several.silicon
     if sides:
         times = {name: describe_latency(m.statistics) for name, m in sides.items()}
         categories = {name: m.categories for name, m in sides.items()}
         yield show_bars(categories, times, uses={name: m.use for name, m in sides.items()})
-    best = {name: m.opportunities[0] for name, m in sides.items() if m.opportunities}
-    if best:
-        rows = [(name, describe_cause(each), abridge_gain(each)) for name, each in best.items()]
-        yield show_table(pd.DataFrame(rows, columns=["run", "best finding", "gain"]), links=links)
+
+
+def _contrast_operators(several: Comparisons) -> Iterator[tuple[str, str]]:
+    """Names, each with the kinds of operators that it has more or less often than the first one."""
+    counts = {name: _count_kernels(m) for name, m in several.measurements.items()}
+    (first, before), *others = counts.items()
+    for name, after in others:
+        changes = {"without": before - after, "with": after - before}
+        said = [f"{word} {_list_kernels(part)}" for word, part in changes.items() if part]
+        if said:
+            numbers = f"{after.total()} operators, {before.total()} in {first}"
+            other = ", which is another model" * bool(several.pairs[name].models)
+            yield name, f"What changed in {name}{other}: {numbers}; {', '.join(said)}."
+
+
+def _count_kernels(m: Measurement) -> Counter[str]:
+    rows = m.operators[m.operators["kind"].isin(["delegated", "portable"])]
+    nodes = rows["nodes"] if "nodes" in rows else [None] * len(rows)
+    return Counter(map(name_kernel, map(name_function, rows["operator"], nodes)))
+
+
+def _list_kernels(counts: Counter[str]) -> str:
+    named = [f"{count} {name}" for name, count in counts.most_common(_KERNELS)]
+    rest = counts.total() - sum(count for _, count in counts.most_common(_KERNELS))
+    return ", ".join(named) + (f" and {rest} more" if rest else "")
+
+
+def _contrast_findings(several: Comparisons) -> Iterator[Table]:
+    """The findings of all, with the gain in each: those that went, and those that are new."""
+    gains: dict[tuple[str, str, int], dict[str, str]] = {}
+    for name, m in several.measurements.items():
+        seen = Counter[tuple[str, str]]()
+        for finding in m.opportunities:
+            kind = finding.rule, finding.remedy
+            row = gains.setdefault((*kind, seen[kind]), {"finding": describe_cause(finding)})
+            row[name] = abridge_gain(finding)
+            seen[kind] += 1
+    names = [*several.measurements]
+    rows = sorted(gains.values(), key=lambda row: names[0] in row and names[-1] in row)
+    for row in rows if len(names) == _PAIR else ():
+        row.setdefault(names[0], "new")
+        row.setdefault(names[-1], "gone")
+    if rows:
+        wide = pd.DataFrame(rows, columns=["finding", *names]).fillna("\N{EN DASH}")
+        yield show_table(wide[:_FINDINGS], caption="Findings, and their gain in each")
+        if rest := len(wide[_FINDINGS:]):
+            yield fold_table(plural(rest, "more finding"), show_table(wide[_FINDINGS:]))
 
 
 def describe_combined(several: Comparisons, links: Mapping[str, str] = {}) -> Iterator[Section]:
     """The sections of the report; ``links`` are pages of measurements."""
-    yield Section("", items=list(_answer(several, links)), brief=True)
-    yield Section("Latencies", items=[_show_latencies(several, links)], brief=True)
-    if several.silicon:
-        yield Section("Time by category", items=list(_show_categories(several)))
+    yield Section("", items=list(_answer(several)), brief=True)
+    yield Section("Latencies", items=list(_tabulate_runs(several, links)), brief=True)
+    if len(several.silicon) > 1:
+        parts = several.align("category")
+        timed = parts[parts["run"].isin([*several.silicon])]
+        yield Section("Time by category", items=[show_aligned(timed)])
     if several.layers is None:
         yield Section("Time by layer", f"Not aligned: {several.problem}")
         return
     if len(several.silicon) > 1:
         timed = several.layers[several.layers["run"].isin([*several.silicon])]
         yield Section("Time by layer", items=[show_aligned(timed, top=TOP)])
-    yield Section("Code of each layer", items=[_show_code(several.layers)])
+    yield Section("Code of each layer", items=[_show_code(several.layers)], folded=True)
 
 
-def _answer(several: Comparisons, links: Mapping[str, str]) -> Iterator[Table]:
+def _answer(several: Comparisons) -> Iterator[Table]:
     """The verdicts with what weakens them, the sides, and what was compared within the runs."""
     runs = several.runs
     emulated = ", ".join(runs["run"][runs["emulated"]])
+    changes, pairs = dict(_contrast_operators(several)), several.pairs
+    unsaid = {n: pair for n, pair in pairs.items() if n not in changes or pair.candidate.wrong}
     marks = [
         *([f"{emulated}: {EMULATED}."] if emulated else []),
         *(f"{text}." for text in describe_uses(several.silicon)),
-        *contrast_programs(several.pairs),
+        *contrast_programs(unsaid),
+        *changes.values(),
     ]
     yield show_note(*several.answers, *marks, leads=True)
-    yield from _summarize_sides(several, links)
+    yield from _draw_sides(several)
+    yield from _contrast_findings(several)
     verdicts = [f"{row.run}: {row.verdict}" for row in runs.itertuples() if row.verdict]
     count = plural(len(verdicts), "comparison") + " within the runs"
     programs = [*describe_programs(several.measurements)]
@@ -126,32 +181,23 @@ def _answer(several: Comparisons, links: Mapping[str, str]) -> Iterator[Table]:
     yield from (fold_table(name, show_note(*lines)) for name, lines in folds.items() if lines)
 
 
-def _show_latencies(several: Comparisons, links: Mapping[str, str]) -> Table:
-    """The latency of each run with what it needs, and what the runs have in common, and not."""
+def _tabulate_runs(several: Comparisons, links: Mapping[str, str]) -> Iterator[Table]:
+    """Latency, memory and starts of each run; folded, what their programs and machines are."""
     runs = several.runs
     columns = ["run", "latency_ms", "low_ms", "high_ms"]
     columns += ["speedup", "low", "high", "outcome"] if several.answers else []
     columns += [name for name in SUMMARY if runs[name].notna().any()] + ["grade"]
+    speedups = several.latencies[["name", "speedup", "low", "high", "outcome"]]
+    lines = runs.merge(speedups, "left", left_on="run", right_on="name")
+    caption = "Latency without tracing"
+    caption += f"; speed-ups over {runs['run'].iloc[0]}" if several.answers else ""
+    yield show_table(lines, columns, caption=caption, links=links)
     about = {name: runs[name].nunique() for name in ("device", "program", "build")}
     shared = [runs[name].iloc[0] for name, count in about.items() if count == 1]
     differ = [name for name, count in about.items() if count > 1]
-    speedups = several.latencies[["name", "speedup", "low", "high", "outcome"]]
-    lines = runs.merge(speedups, "left", left_on="run", right_on="name")
-    caption = f"speed-ups are over {runs['run'].iloc[0]}, by all that differs"
-    caption = f"Untraced E2E; {caption}" if several.answers else "Untraced E2E"
-    tables = [show_table(lines, columns, caption=caption, links=links)]
-    tables += [show_table(runs, ["run", *differ], caption="What differs")] if differ else []
-    tables += [show_note(f"The same in all runs: {'; '.join(shared)}.")] if shared else []
-    return join_tables(*tables)
-
-
-def _show_categories(several: Comparisons) -> Iterator[Table]:
-    """The categories of each run that has times, as a figure and as a table."""
-    yield embed_figure(plot_categories(several.silicon))
-    frames = {name: m.categories.set_index("category") for name, m in several.silicon.items()}
-    wide = pd.DataFrame({name: frame["mean_ms"] for name, frame in frames.items()})
-    wide = wide.rename_axis("category").reset_index()
-    yield show_table(wide, caption="Latency in ms by category")
+    facts = [show_table(runs, ["run", *differ])] if differ else []
+    facts += [show_note(f"The same in all runs: {'; '.join(shared)}.")] if shared else []
+    yield fold_table("Programs and machines", join_tables(*facts))
 
 
 def _show_code(layers: pd.DataFrame) -> Table:
@@ -161,6 +207,5 @@ def _show_code(layers: pd.DataFrame) -> Table:
     texts = layers.assign(text=layers["operators"] + bracketed)
     wide, columns_text = put_side_by_side(texts, names)
     wide.insert(0, "layer", names)
-    caption = "Operators as logged; in brackets the functions that were sampled. " + columns_text
-    table = show_table(wide, caption=caption)
-    return fold_table(f"{len(wide)} layers", table) if len(wide) > TOP else table
+    caption = f"Operators as logged; in brackets the functions that were sampled{columns_text}"
+    return show_table(wide, caption=caption)

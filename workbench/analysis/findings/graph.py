@@ -272,7 +272,7 @@ def find_undelegated(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
     norms = [step for step in m.flow.steps if step.type == "native_layer_norm"]
     beside = (step for norm in norms for step in m.flow.neighbours(norm))
     casts = keys_of(m, (step for step in beside if step.type == "_to_dim_order_copy"))
-    names = rows["operator"].map(_kernel_name)
+    names = rows["operator"].map(name_kernel)
     names = names[(names != "OPERATOR_CALL") & ~names.index.isin(casts)]  # that has no name
     reasons = names.index.map(lambda key: _reason_of_row(m, key))
     groups = names.map(lambda name: find_nearest(name)[0] or name)  # what has one answer is one
@@ -296,7 +296,7 @@ def _tell_undelegated(
     spent = time_spent(m, keys + layouts + calls)
     times = "once" if len(part) == 1 else f"{len(part)} times"
     around = f", with {plural(len(layouts), 'layout conversion')}" if layouts else ""
-    kernels = part["operator"].map(_kernel_name)
+    kernels = part["operator"].map(name_kernel)
     finding = Finding(
         f"{_names(part)} {'run' if kernels.nunique() > 1 else 'runs'} outside the delegate"
         f"{f' ({reason})' if reason else ''}: {times}{around}",
@@ -316,7 +316,7 @@ def _tell_undelegated(
 def find_rest(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """What takes much of the time and has no finding."""
     rows = m.costs[m.costs["kind"].isin(_OPERATOR_KINDS) & m.costs.index.isin(unclaimed)]
-    names = rows["operator"].where(rows["kind"] == "delegated", rows["operator"].map(_kernel_name))
+    names = rows["operator"].where(rows["kind"] == "delegated", rows["operator"].map(name_kernel))
     for name, part in rows.groupby(names):
         spent, keys = time_spent(m, part.index), [*part.index]
         if gains.share_of(m, spent.ms) < LEAST_PART:
@@ -390,7 +390,7 @@ def _tell_fragments(m: Measurement, keys: list[str], unclaimed: Collection[str])
     costs = [plural(len(layouts), "layout conversion")] if layouts else []
     if not m.emulated:
         costs.insert(0, f"{calls.ms / len(keys) * 1e3:.0f} µs per call of a delegate")
-    kernels = m.costs[m.costs["kind"] == "portable"]["operator"].map(_kernel_name)
+    kernels = m.costs[m.costs["kind"] == "portable"]["operator"].map(name_kernel)
     named = kernels[kernels != "OPERATOR_CALL"]  # without a name in the trace
     common = ", ".join(named.value_counts().index[:3])
     # How much of it goes with one delegate less depends on what takes the operators' place.
@@ -407,13 +407,13 @@ def _tell_fragments(m: Measurement, keys: list[str], unclaimed: Collection[str])
 
 def _names(rows: pd.DataFrame) -> str:
     """The kernels of some rows by their time: four at most, then a count."""
-    names = rows[rows["kind"] != "call_overhead"]["operator"].map(_kernel_name)
+    names = rows[rows["kind"] != "call_overhead"]["operator"].map(name_kernel)
     names = list(dict.fromkeys(names))
     more = f" and {len(names) - 4} more" if len(names) > 4 else ""
     return ", ".join(names[:4]) + more
 
 
-def _kernel_name(operator: str) -> str:
+def name_kernel(operator: str) -> str:
     """``gelu`` for ``native_call_gelu.out``, without namespace; a delegate's without its types."""
     kernel = operator.removeprefix("native_call_").rpartition("::")[2]
     return kernel.partition(".")[0].partition(" (")[0]
