@@ -489,7 +489,14 @@ def test_the_graph_of_many_operators_shows_modules_that_open(open_page):
     room = page.locator(".graph").evaluate("e => e.clientWidth")
     assert page.locator(".graph svg").evaluate("e => e.getBBox().width") <= room
     assert max(boxes) < room / 3
+    page.get_by_label("Detail").select_option("repeated classes once")
+    assert nodes.filter(has_text="12\N{MULTIPLICATION SIGN} Block").count() == 1
     page.get_by_label("Detail").select_option("automatic")
+    place = page.locator(".minimap").bounding_box()
+    page.mouse.click(place["x"] + place["width"] / 2, place["y"] + place["height"] - 4)
+    assert page.locator(".graph").evaluate(
+        "e => e.scrollTop + e.clientHeight + 1 >= e.scrollHeight"
+    )
     attention.dispatch_event("click")
     assert crumbs(page)[1:] == ["blocks", "3", "attn"]
     assert nodes.count() == count
@@ -851,3 +858,15 @@ def test_short_code_in_the_text_of_the_site_stays_on_one_line(open_file, tmp_pat
     page.write_text(f"<body style='width:150px'>{words}<script>{script}</script></body>")
     codes = open_file(page).locator("code")
     assert set(codes.evaluate_all("all => all.map(e => e.getClientRects().length)")) == {1}
+
+
+@pytest.mark.whole
+def test_without_a_script_the_page_has_the_answer_and_the_operators(browser, tmp_path):
+    path = tmp_path / "explore.html"
+    path.write_text(wb.explore(recorded("vit_tiny")).text)
+    context = browser.new_context(java_script_enabled=False, offline=True)
+    text = context.new_page()
+    text.goto(path.as_uri())
+    shown = text.locator("body").inner_text()
+    assert "faster" in shown and "Gain:" in shown and "Fully Connected" in shown
+    context.close()

@@ -26,6 +26,7 @@ from workbench.explorer.data import explorer_data
 from workbench.plots.overview import show_overview, subject_of
 from workbench.plots.style import Chart, convert_source
 from workbench.plots.tables import Table, VStack, join_tables
+from workbench.plots.views import show as show_view
 from workbench.progress import is_interactive
 from workbench.records.codec import to_plain
 
@@ -37,6 +38,7 @@ _NO_PLACE = (
     ".jp-OutputArea-child:has(.{0}) + .jp-OutputArea-child:not(:has(.jp-OutputArea-output *))"
     " {{ display: none; }}"
 )
+_ROWS = 20  #: Operators of a page without scripts.
 _AGAIN = "Run the cell again to select."
 
 
@@ -313,17 +315,26 @@ def explore(source: Run | Comparison | Measurement | str | Path, view: str = "")
 def explorer_page(source: Run | Comparison, view: str = "") -> str:
     """``explore.html``: a page without any request, whose only script is the explorer's."""
     run = source if isinstance(source, Run) else source.run
-    return fill_page(f"{run.label or run.model}: explorer", _to_json(source), view)
+    operators = show_view(subject_of(source), "operators", top=_ROWS)
+    plain = _keep(Picture(source)) + _keep(operators)
+    return fill_page(f"{run.label or run.model}: explorer", _to_json(source), view, plain)
 
 
-def fill_page(title: str, data: str, view: str = "") -> str:
-    """The page for the JSON text of `explorer_data`."""
+def fill_page(title: str, data: str, view: str = "", plain: str = "") -> str:
+    """The page for the JSON text of `explorer_data`; ``plain`` is HTML that needs no script."""
     script = _SCRIPT.read_text()
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     page = Environment(autoescape=True, undefined=StrictUndefined).from_string(_PAGE.read_text())
     # "<" could end the element that the data is in.
     data = data.replace("<", "\\u003c")
-    return page.render(title=printable(title), data=data, script=script, digest=digest, view=view)
+    return page.render(
+        title=printable(title),
+        data=data,
+        script=script,
+        digest=digest,
+        view=view,
+        plain=printable(plain),
+    )
 
 
 def _to_json(source: Run | Comparison) -> str:

@@ -4,8 +4,10 @@ import dagre from "@dagrejs/dagre";
 import { colorOf, inkOn } from "./color.js";
 import { h, keyOf, svg } from "./dom.js";
 import { ms, share } from "./format.js";
+import { Minimap } from "./minimap.js";
 import { widthOf } from "./pen.js";
 
+export const FOLDED = 98;  // the detail that has repeated classes in one box
 const BOX = 34, STRIP = 7, LETTERS = 26, MOST = 120, GAP = 12;
 const LABEL = "Graph of operators. Left and right follow edges, up and down change branches, Enter selects.";
 
@@ -14,6 +16,7 @@ export class Graph {
     this.view = view;
     this.picture = svg("svg", { role: "presentation" });
     this.root = h("div", { class: "graph", tabindex: 0, role: "application", "aria-label": LABEL }, this.picture);
+    this.map = new Minimap(this.root);
     this.scale = 1;
     this.cursor = null;
     this.root.addEventListener("pointermove", event => {
@@ -39,6 +42,7 @@ export class Graph {
     if (!this.layout) return;
     this.picture.setAttribute("width", this.layout.width * this.scale);
     this.picture.setAttribute("height", this.layout.height * this.scale);
+    this.map.follow();
   }
 
   redraw() {
@@ -112,6 +116,9 @@ export class Graph {
       if (several) strip.replaceChildren(...this.#parts(node, colorFor));
       for (const text of texts) text.setAttribute("fill", dim ? theme.soft : inkOn(color));
     }
+    const { width, height } = this.layout;
+    this.map.draw([...this.boxes].map(([node, { box }]) => ({
+      x: node.left - node.width / 2, y: node.top - node.height / 2, w: node.width, t: node.height, fill: box.getAttribute("fill") })), width, height);
     this.root.dataset.sides = sides.a ? "2" : "1";
   }
 
@@ -201,9 +208,11 @@ function choose(program, path, depth) {
     }
     return groups;
   };
-  let level = depth || deepest + 1;
-  let groups = group(level);
-  while (!depth && groups.size > MOST && level > 1) groups = group(--level);
+  const folded = depth === FOLDED ? foldClasses(program.tree.nodes.get(path) ?? program.tree.root, linked) : null;
+  const automatic = !depth || folded?.size > MOST;
+  let level = automatic || folded ? deepest + 1 : depth;
+  let groups = automatic ? group(level) : folded ?? group(level);
+  while (automatic && groups.size > MOST && level > 1) groups = group(--level);
   if (groups.size > 2 * MOST) {  // no modules, or too many: stretches of the execution
     const size = Math.ceil(inside.length / MOST);
     groups = new Map(Array.from({ length: Math.ceil(inside.length / size) }, (_, n) => [`#${n}`, inside.slice(n * size, (n + 1) * size)]));
@@ -211,10 +220,29 @@ function choose(program, path, depth) {
   const shorter = name => name.slice(path ? path.length + 1 : 0);
   return [...groups].map(([name, operators], number) => {
     const one = operators.length === 1, label = program.labels[operators[0]], cut = label.lastIndexOf(" · ");
-    const several = name.startsWith("#") ? label : shorter(name);
+    const several = name.startsWith("#") ? label : /^\d+× /.test(name) ? name.split("\n")[0] : shorter(name);
     const lines = one ? [cut < 0 ? label : label.slice(cut + 3), cut < 0 ? "" : shorter(label.slice(0, cut))] : [several, `${operators.length} operators`];
-    return { operators, module: one || name.startsWith("#") ? undefined : name, lines: lines.filter(Boolean).map(shorten), before: [], after: [], number };
+    return { operators, module: one || several !== shorter(name) ? undefined : name, lines: lines.filter(Boolean).map(shorten), before: [], after: [], number };
   });
+}
+
+/** The boxes of a module, where neighbours of one class and size are one; others open. */
+function foldClasses(module, linked) {
+  const groups = new Map(), like = (p, q) => q && p.class && p.class === q.class && p.operators.length === q.operators.length;
+  const visit = ({ children }) => {
+    for (let n = 0; n < children.length;) {
+      const child = children[n];
+      let end = n + 1;
+      while (like(child, children[end])) end++;
+      const same = children.slice(n, end), operators = same.flatMap(each => each.operators ?? [each.operator]).filter(i => linked.has(i));
+      if (same.length > 1 && operators.length) groups.set(`${same.length}× ${child.class}\n${child.path}`, operators);
+      else if (child.children) visit(child);
+      else if (operators.length) groups.set(`#${child.operator}`, operators);
+      n = end;
+    }
+  };
+  visit(module);
+  return groups;
 }
 
 const shorten = text => text.length > LETTERS ? `…${text.slice(1 - LETTERS)}` : text;

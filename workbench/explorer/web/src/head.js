@@ -11,10 +11,15 @@ import { decimalsOf, fixed, known, ms, ratio, share, verdictTexts } from "./form
 const LEAST_LINE = 0.5;
 /** How far the colours of a measurement on a busy machine are mixed with the panel's. */
 const PALE = 0.6;
+/** Ends of an interval that many times apart are not written. */
+const VAGUE = 4;
 
 /** The 95 % interval of a latency, with the digits and the unit of the latency. */
 const interval = ({ latency, low, high }, scale) => known(low) && known(high)
   ? ` [${[low, high].map(value => fixed(scale * value, decimalsOf(scale * latency))).join(", ")}]` : "";
+
+/** Whether the interval of a ratio is so wide that its numbers say nothing. */
+const vague = ({ outcome, low, high }) => outcome === "inconclusive" && high > VAGUE * low;
 
 const SCALED = "Parts are timed in traced inferences, and scaled to add up to the latency";
 
@@ -123,9 +128,9 @@ export class Head {
     if (state.swap && sides.a) notes.push("A and B are swapped");
     const whole = text => text.split(/(--\S+(?: \d+)?)/).map((part, n) => n % 2 ? h("span", { class: "option" }, part) : part);
     const shown = notes.map(text => h("p", { role: "note" }, ...whole(text)));
-    const others = shown.slice(1);
-    this.caveats.replaceChildren(...shown.slice(0, 1),
-      ...others.length > 1 ? [h("details", null, h("summary", null, `${others.length} more caveats`), ...others)] : others);
+    const line = `${shown.length} caveats: ${notes.join("; ")}`;
+    const fold = shown.length > 1 ? [h("details", null, h("summary", { title: line }, line), ...shown)] : shown;
+    this.caveats.replaceChildren(...fold);
   }
 }
 
@@ -172,7 +177,7 @@ export class Categories {
       const pressed = state.category === row.category;
       return h("button", { type: "button", class: "chip", "aria-pressed": String(pressed), onclick: () => this.#toggle(row.category) },
         h("span", { class: "swatch", style: `background:${CATEGORIES[row.category]}` }), row.category,
-        found && found.outcome !== "emulated" ? h("span", { class: `num v-${found.outcome}` }, ratio(found.speedup, found.low, found.high)) : h("span", { class: "num" }, sides.b.blank ? "" : share(row.share)));
+        found && found.outcome !== "emulated" ? h("span", { class: `num v-${found.outcome}` }, vague(found) ? "inconclusive" : ratio(found.speedup, found.low, found.high)) : h("span", { class: "num" }, sides.b.blank ? "" : share(row.share)));
     }));
   }
 

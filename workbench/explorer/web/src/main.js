@@ -4,7 +4,7 @@ import { COLORINGS, legendOf, themeOf } from "./color.js";
 import { Tip } from "./chart.js";
 import { h } from "./dom.js";
 import { ms, ratio, share } from "./format.js";
-import { Graph } from "./graph.js";
+import { FOLDED, Graph } from "./graph.js";
 import { Categories, Findings, Head } from "./head.js";
 import { Icicle } from "./icicle.js";
 import { Inspector } from "./inspector.js";
@@ -149,7 +149,7 @@ class View {
     if (selected) this.#crumb();
     const graph = state.view === "graph" && this.graph.possible;
     this.icicle.canvas.hidden = graph;
-    this.graph.root.hidden = !graph;
+    this.graph.root.parentElement.hidden = !graph;
     if (sides || changed("view", "color", "depth", "inference")) this.controls.forEach(update => update());
     if (selected || factors) this.inspector.redraw();
     if (selected || changed("color", "inference")) { this.timeline.redraw(); this.strip.redraw(); }
@@ -282,7 +282,7 @@ class View {
     const legend = h("div", { class: "legend" });
     const depth = h("select", { "aria-label": "Detail", onchange: () => store.set({ depth: Number(depth.value) }) },
       ...["automatic", "1 level of modules", ...[2, 3, 4, 5].map(n => `${n} levels`)].map((text, value) => h("option", { value }, text)),
-      h("option", { value: 99 }, "all operators"));
+      h("option", { value: FOLDED }, "repeated classes once"), h("option", { value: 99 }, "all operators"));
     const note = h("p", { class: "soft note" }, "Rows continue one another. Dashed boxes run outside of delegates. A module opens on a click; its strip shows the time of its operators.");
     const detail = h("label", { class: "inline" }, "Detail ", depth);
     const zoom = h("span", { class: "zoom" }, h("button", { type: "button", "aria-label": "Zoom out", onclick: () => this.graph.zoom(0.8) }, "−"),
@@ -304,7 +304,7 @@ class View {
     return h("section", { class: "panel model", "aria-label": "Model" },
       h("header", { class: "bar" }, h("h2", null, "Model"), h("span", { class: "segmented", role: "group", "aria-label": "View" }, ...views), zoom, detail,
         h("label", { class: "inline" }, "Colour by ", list), legend),
-      h("div", { class: "plot" }, this.icicle.canvas, this.graph.root), note);
+      h("div", { class: "plot" }, this.icicle.canvas, h("div", { class: "mapped" }, this.graph.root, this.graph.map.root)), note);
   }
 
   #timelinePanel() {
