@@ -316,7 +316,7 @@ def explorer_page(source: Run | Comparison, view: str = "") -> str:
     """``explore.html``: a page without any request, whose only script is the explorer's."""
     run = source if isinstance(source, Run) else source.run
     operators = show_view(subject_of(source), "operators", top=_ROWS)
-    plain = _keep(Picture(source)) + _keep(operators)
+    plain = draw_picture(source).html + _keep(operators)
     return fill_page(f"{run.label or run.model}: explorer", _to_json(source), view, plain)
 
 
