@@ -19,7 +19,6 @@ import workbench as wb
 from workbench.analysis.machine_code import (
     UNSURE,
     compare_evidence,
-    compare_kernels,
     explain_unchanged,
     find_operators,
     gather_evidence,
@@ -39,9 +38,6 @@ from workbench.trace.functions import (
 )
 from workbench.trace.samples import count_instructions
 
-LOG_OFF, LOG_ON = (
-    (Path(__file__).parent / f"data/xnn_log/sme2_{side}.log").read_text() for side in ("off", "on")
-)
 GOLDEN = [
     line.split("\t")
     for line in (Path(__file__).parent / "data/machine_code/aarch64.tsv").read_text().splitlines()
@@ -481,57 +477,3 @@ def test_likely_reasons_why_a_toggle_had_no_effect():
     portable = ledger.assign(kind="portable")
     assert "100 % of the time is outside" in explain_unchanged(proof, {"sme2"}, portable)
     assert "no such feature to hide" in explain_unchanged(proof, set(), ledger)
-
-
-@pytest.fixture
-def compared(tmp_path):
-    """The kernels of two logs."""
-
-    def compare(on, off):
-        for name, text in (("on", on), ("off", off)):
-            (tmp_path / f"{name}.log").write_text(text)
-        return compare_kernels(*(wb.read_xnn_log(tmp_path / f"{n}.log") for n in ("on", "off")))
-
-    return compare
-
-
-def test_off_against_on(compared):
-    table = compared(LOG_ON, LOG_OFF)
-    rows = table.set_index(["type", "dtype"])
-    gemm = rows.loc[("gemm", "f32")]
-    assert gemm["change"] == "changed"
-    assert gemm["sme2"]
-    assert gemm["off"].count(", ") == gemm["on"].count(", ") == 1
-    assert rows.loc[("igemm", "f16"), "change"] == "changed"
-    assert rows.loc[("pack_lh", "x32"), "change"] == "only on"
-    assert rows.loc[("vabs", "f32"), ["change", "sme"]].tolist() == ["only off", False]
-    assert rows.loc[("dwconv", "f32"), ["change", "sme2"]].tolist() == ["same", False]
-    assert table["change"].iloc[-1] == "same"
-
-
-def test_sme_alone_is_distinguished_from_sme2(compared):
-    table = compared(LOG_ON.replace("neonsme2", "neonsme"), LOG_OFF).set_index(["type", "dtype"])
-    assert table.loc[("gemm", "f32"), ["sme", "sme2"]].tolist() == [True, False]
-
-
-@pytest.mark.parametrize(
-    ("packed", "plain"),
-    [
-        ("pqs8_qc8w", "qs8_qc8w"),
-        ("qp8_f32_qc8w", "qd8_f32_qc8w"),
-        ("pf32", "f32"),
-        ("pf16_f16", "f16_f32acc"),
-    ],
-)
-def test_packing_does_not_change_the_data_type(compared, packed, plain):
-    packed = f"xnn_{packed}_gemm_minmax_ukernel_32x32__neonsme2"
-    plain = f"xnn_{plain}_gemm_minmax_ukernel_4x8__neon"
-    line = "Using gemm microkernel '{}'\n"
-    (row,) = compared(line.format(packed), line.format(plain)).to_dict("records")
-    assert (row["change"], row["on"], row["off"]) == ("changed", packed, plain)
-
-
-def test_logs_that_are_the_same_have_no_change(compared):
-    table = compared(LOG_ON, LOG_ON)
-    assert table["change"].eq("same").all()
-    assert table["on"].equals(table["off"])

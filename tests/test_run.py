@@ -261,7 +261,7 @@ def test_what_ran_decides_where_names_do_not(tmp_path, masks):
     (folder / "manifest.json").write_text(json.dumps(content))
     run = wb.open_run(folder)
     assert [(ab.baseline.name, ab.candidate.name) for ab in run.comparisons] == [("two", "one")]
-    how = "two: it hides sme" if masks else "the traces or logs of one name SME kernels"
+    how = "two: it hides sme" if masks else "the traces of one name SME kernels"
     assert how in run.checks.set_index("check").at["baseline", "evidence"]
 
 

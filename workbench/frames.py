@@ -442,17 +442,6 @@ CONVERSATION = make_frame(
     ("each_ms", "float", "ms", "latency of each further call"),
 )
 
-KERNEL_CHANGES = make_frame(
-    "kernel changes",
-    ("type", "text", "", "kind of microkernel"),
-    ("dtype", "text", "", "data types, without how operands are packed"),
-    ("off", "text", "", "microkernels with the extension off, in the order of the log"),
-    ("on", "text", "", "microkernels with the extension on, in the order of the log"),
-    ("change", "text", "", "same | changed | only on | only off"),
-    ("sme", "bool", "", "one of `on` needs SME, in whichever version"),
-    ("sme2", "bool", "", "one of `on` needs SME2"),
-)
-
 EVIDENCE = make_frame(
     "evidence",
     ("key", "text", "", "as in the ledger; empty for samples that two operators may claim"),

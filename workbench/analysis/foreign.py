@@ -5,7 +5,7 @@ import os
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
@@ -30,12 +30,11 @@ from workbench.records.runs import (
     Session,
 )
 from workbench.trace.etdump import read_etdump
-from workbench.trace.xnn_log import read_xnn_log
 
 ETDUMP = ".etdump"
 #: No more than this is searched: levels of folders, files, traces, and programs nearby.
 DEEPEST, MOST_FILES, MOST_TRACES, MOST_PROGRAMS = 6, 20_000, 256, 16
-#: Larger logs and programs are not read, in bytes.
+#: Larger programs are not read, in bytes.
 LARGEST_BYTES = 2**30
 KIT, OTHER = "Arm's profiling kit", "another tool"
 
@@ -82,10 +81,9 @@ def read_recording(path: Path) -> Recording:
     stem = store.safe_name(common or kit.get("model") or path.resolve().stem)
     sessions = [_session(names[Path(name)], name, events) for name, events in traces.items()]
     programs = Programs(folder, ptes, stem, kit.get("model", ""), traces)
-    logs = list(_read_logs(folder, files, [common, *stems], labels))
-    plan = _make_plan(sessions, logs, programs, traces)
+    plan = _make_plan(sessions, programs, traces)
     missing = _list_missing(programs, names.values())
-    record = _make_record(folder, kit, plan, [*sessions, *logs], programs)
+    record = _make_record(folder, kit, plan, sessions, programs)
     source, layers = KIT if kit else OTHER, programs.layers
     return Recording(record, source, tuple(missing), unreadable, traces, layers)
 
@@ -127,18 +125,14 @@ class Programs:
 
 
 def _make_plan(
-    sessions: Sequence[Session], logs: Sequence[Session], programs: Programs,
-    traces: Mapping[str, pd.DataFrame],
+    sessions: Sequence[Session], programs: Programs, traces: Mapping[str, pd.DataFrame]
 ) -> Plan:  # fmt: skip
-    """The plan that would have made these traces and logs."""
+    """The plan that would have made these traces."""
     experiments: dict[str, Experiment] = {}
     for session in sessions:
         name, program = session.experiment, programs.find(session.etdump)
         control = any(name == f"{other.experiment}_control" for other in sessions)
         experiments[name] = Experiment(name, runner="", control=control, program=program.name)
-    for log in logs:
-        silent = Experiment(log.experiment, runner="", mode="xnntrace")
-        experiments.setdefault(log.experiment, silent)
     first, *further = programs.planned.values()
     return Plan(
         **{name: value for name, value in vars(first).items() if name != "name"},
@@ -228,7 +222,7 @@ def _check_paths(path: Path, paths: Sequence[Path]) -> None:
 
 
 def _read_kit(folder: Path) -> tuple[dict[str, str], dict[str, TraceName]]:
-    """What JSON files of the kit say of the run, if there are any, and of traces and logs by name.
+    """What JSON files of the kit say of the run, if there are any, and of traces by name.
 
     These are ``manifest.json`` and ``*_pipeline_summary.json``; what does not fit is ignored.
     """
@@ -254,8 +248,8 @@ def _read_kit(folder: Path) -> tuple[dict[str, str], dict[str, TraceName]]:
             }
             threads = merged.get("threads")
             count = threads if isinstance(threads, int) and 0 < threads < 10_000 else 0
-            files = (PurePath(_text(merged, key)).name for key in ("etdump", "log", "xnntrace_log"))
-            labels |= {file: (store.safe_name(experiment), count, 0) for file in files}
+            file = PurePath(_text(merged, "etdump")).name
+            labels[file] = store.safe_name(experiment), count, 0
     return run, labels
 
 
@@ -381,11 +375,9 @@ def _number(names: dict[Path, TraceName], restarts: Mapping[Path, int]) -> dict[
     return numbered
 
 
-def _session(
-    name: TraceName, etdump: str, events: pd.DataFrame | None = None, log: str = ""
-) -> Session:
+def _session(name: TraceName, etdump: str, events: pd.DataFrame) -> Session:
     """A process; the first of several inferences that it traced does not count."""
-    skipped = 0 if events is None else int(events["run"].max() > 0)
+    skipped = int(events["run"].max() > 0)
     experiment, threads, process = name
     return Session(
         experiment,
@@ -399,25 +391,7 @@ def _session(
         TRACED_CLOCK,
         etdump=etdump,
         skipped=skipped,
-        log=log,
     )
-
-
-def _read_logs(
-    folder: Path, files: Sequence[Path], stems: Sequence[str], labels: Mapping[str, TraceName]
-) -> Iterator[Session]:
-    """The logs that name microkernels of XNNPACK."""
-    logs = []
-    for path in files:
-        if path.suffix == ".log" and (folder / path).stat().st_size < LARGEST_BYTES:
-            with contextlib.suppress(WorkbenchError, UnicodeEncodeError):
-                str(path).encode()
-                read_xnn_log(folder / path)
-                logs.append(path)
-    plain = {path: path.with_name(re.sub(r"_(xnntrace|latency)$", "", path.stem)) for path in logs}
-    _, names = name_traces(list(dict.fromkeys(plain.values())), stems)
-    for path in logs:
-        yield _session(labels.get(path.name, names[plain[path]]), "", log=str(path))
 
 
 def hash_calls(events: pd.DataFrame) -> str:

@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
-from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ import pandas as pd
 from workbench.analysis.ledger import build_ledger
 from workbench.analysis.operators import Scheme, add_categories
 from workbench.analysis.statistics import NORMAL_95
-from workbench.frames import EVIDENCE, KERNEL_CHANGES, KERNEL_EVIDENCE, KERNELS
+from workbench.frames import EVIDENCE, KERNEL_EVIDENCE
 from workbench.records.runs import Proof, RunRecord
 from workbench.store import FUNCTIONS, inside
 from workbench.trace.etdump import read_etdump
@@ -242,46 +241,6 @@ def _classes(evidence: pd.DataFrame) -> dict[str, float]:
 
 def _share(part: float, whole: float) -> float:
     return float(part / whole) if whole else 0.0
-
-
-# Packed data types of KleidiAI, and what they contain.
-_UNPACKED = {"pf16": "f16", "pf32": "f32", "pqs8": "qs8", "qp8": "qd8"}
-
-# The accumulator is an implementation detail of the microkernel.
-_ACCUMULATOR = "f32acc"
-
-
-def compare_kernels(on: pd.DataFrame, off: pd.DataFrame) -> pd.DataFrame:
-    """Which microkernels an extension replaces.
-
-    Compares the sets of microkernels registered for one type and the same data types; KleidiAI's
-    packed types (``pf32``, ``pqs8``, ``qp8``) count as their contents. A registered microkernel
-    need not have run. ``frames.KERNEL_CHANGES``: changed ones first, then in the logs' order.
-    """
-    after, before = (_by_purpose(KERNELS.check(log)) for log in (on, off))
-    needs = on.set_index("kernel")[["sme", "sme2"]]
-    rows = []
-    for purpose in dict.fromkeys([*after, *before]):
-        new, old = after.get(purpose, []), before.get(purpose, [])
-        replaced = "same" if set(new) == set(old) else "changed"
-        change = replaced if new and old else "only on" if new else "only off"
-        rows.append((*purpose, ", ".join(old), ", ".join(new), change, *needs.loc[new].any()))
-    table = pd.DataFrame(rows, columns=["type", "dtype", "off", "on", "change", "sme", "sme2"])
-    table = table.astype({"sme": bool, "sme2": bool})[KERNEL_CHANGES.names]
-    order = (table["change"] == "same").sort_values(kind="stable").index
-    return KERNEL_CHANGES.check(table.loc[order].reset_index(drop=True))
-
-
-def _by_purpose(kernels: pd.DataFrame) -> dict[tuple[str, str], list[str]]:
-    """The distinct microkernels by type and unpacked data types, in the order of the log."""
-    purposes: dict[tuple[str, str], dict[str, None]] = {}
-    columns = kernels[["operator", "kernel", "type", "dtype"]]
-    for operator, kernel, kind, dtype in columns.itertuples(index=False):
-        # ``pf16_f16`` and ``f16_f32acc`` are f16.
-        parts = [_UNPACKED.get(part, part) for part in dtype.split("_") if part != _ACCUMULATOR]
-        unpacked = "_".join(part for part, _ in groupby(parts))
-        purposes.setdefault((kind or operator, unpacked), {})[kernel] = None
-    return {purpose: list(names) for purpose, names in purposes.items()}
 
 
 def keep_places(record: RunRecord, run_dir: Path, folders: Sequence[Path] = ()) -> RunRecord:

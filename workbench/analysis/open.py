@@ -1,6 +1,5 @@
 """Opening a run: ours, one of Arm's profiling kit, or any folder of ETDumps."""
 
-import contextlib
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,11 +10,10 @@ from workbench.analysis.foreign import read_recording
 from workbench.analysis.operators import Scheme, load_scheme
 from workbench.analysis.run import Run
 from workbench.analysis.saved import read_metrics
-from workbench.errors import StoreError, TraceError
+from workbench.errors import StoreError
 from workbench.records.pairing import BY_ORDER, pair_experiments
 from workbench.records.runs import Pair
 from workbench.store import check_inside, is_ours, kept_layers, load_run
-from workbench.trace.xnn_log import read_xnn_log
 
 #: XNNPACK's operators with kernels for packed operands, which need SME: ``(NHWC, PF32)``.
 _SME_OPERATOR = re.compile(r"\bP(?:F16|F32|QS8)\b")
@@ -36,7 +34,7 @@ def open_run(
         The folder of a run or its ``metrics.json``, which has no traces; a folder of Arm's
         profiling kit, any folder with ETDumps, or an ETDump. Of
         the latter, subfolders or file names name the experiments, ``_t4`` is a thread count and
-        ``_p2`` a restart; a ``.pte`` (with its ``.etrecord``) and logs of XNNPACK nearby are used.
+        ``_p2`` a restart; a ``.pte`` nearby (with its ``.etrecord``) is used.
         A `Run` is returned as is, or opened again for other categories or another baseline.
     baseline
         The experiment to compare all others with, in place of the run's own comparisons.
@@ -133,18 +131,13 @@ def _find_lacking(run: Run, names: Sequence[str]) -> tuple[list[str], str]:
         return lacking, f"{lacking[0]}: it hides {', '.join(sorted(masks[lacking[0]]))}"
     sme = [name for name in names if _runs_sme(run, name)]
     lacking = [name for name in names if name not in sme] if sme else []
-    evidence = f"the traces or logs of {', '.join(sme)} name SME kernels"
+    evidence = f"the traces of {', '.join(sme)} name SME kernels"
     return lacking, f"{''.join(lacking[:1])}: {evidence}"
 
 
 def _runs_sme(run: Run, experiment: str) -> bool:
-    """Whether a trace or log of an experiment names kernels that need SME."""
+    """Whether a trace of an experiment names kernels that need SME."""
     sessions = [s for s in run.record.sessions if s.experiment == experiment and s.complete]
-    for session in sessions:
-        if session.log:
-            with contextlib.suppress(TraceError):  # names no kernel
-                if read_xnn_log(run.locate(session.log))["sme"].any():
-                    return True
     traced = [session for session in sessions if session.etdump][:1]
     names = [name for s in traced for name in run.read_trace(s)["name"].cat.categories]
     return any(_SME_OPERATOR.search(name) for name in names)

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from workbench import frames
-from workbench.analysis import machine_code, operators, quality, roofline, statistics, trials
+from workbench.analysis import operators, quality, roofline, statistics, trials
 from workbench.analysis.comparison import Comparison
 from workbench.analysis.describe import name_record, tabulate_description
 from workbench.analysis.etrecords import explain_etrecords, link_etrecord
@@ -32,7 +32,6 @@ from workbench.errors import StoreError, WorkbenchError, unknown_name
 from workbench.export.etrecord import add_etrecord
 from workbench.options import RUNTIMES
 from workbench.records.layers import Layers
-from workbench.records.pairing import pair_experiments
 from workbench.records.runs import Note, PlannedProgram, RunRecord, Session
 from workbench.records.trials import Applied
 from workbench.shown import draw_page
@@ -54,7 +53,6 @@ from workbench.store import (
 )
 from workbench.trace import samples
 from workbench.trace.etdump import read_etdump
-from workbench.trace.xnn_log import read_xnn_log
 
 #: Events of a trace that takes less memory, about 1 MB, than reading it again is worth.
 _SHORT_TRACE = 10_000
@@ -260,7 +258,7 @@ class Run(Noun):
     def subject(self) -> Measurement:
         """What the report is about: the candidate of the first comparison."""
         if not self.measurements:
-            raise StoreError("has no times, only kernel logs", where=self.path)
+            raise StoreError("has no times", where=self.path)
         return self.comparisons[0].candidate if self.comparisons else self.measurements[0]
 
     @frame_property
@@ -338,24 +336,6 @@ class Run(Noun):
         >>> wb.profile([parts.once, parts.each]).conversation  # doctest: +SKIP
         """
         return tabulate_conversation(self.measurements)
-
-    @cached_property
-    def kernel_changes(self) -> dict[str, pd.DataFrame]:
-        """Which microkernels differ between experiments whose logs name them."""
-        logs = {
-            s.experiment: read_xnn_log(self.locate(s.log))
-            for s in self.record.sessions
-            if s.complete and s.log and not s.etdump
-        }
-        planned = [p for p in self.record.plan.pairs if {p.baseline, p.candidate} <= logs.keys()]
-        sme = [name for name, kernels in logs.items() if kernels["sme"].any()]
-        pairs = planned or pair_experiments([*logs], lacking=logs.keys() - set(sme))[0]
-        return {
-            f"{p.candidate} against {p.baseline}": machine_code.compare_kernels(
-                logs[p.candidate], logs[p.baseline]
-            )
-            for p in pairs
-        }
 
     @cached_property
     def tracer_overhead(self) -> dict[tuple[str, int], float]:

@@ -39,9 +39,6 @@ def subject_of(source: Run | Comparison) -> Measurement:
 
 def _show_answer(source: Run | Comparison, *, with_findings: bool = False) -> Iterator[str | Table]:
     run = source if isinstance(source, Run) else source.run
-    if not run.measurements:
-        yield f"{run.model}: no times, only kernel logs."
-        return
     runs = [run] if isinstance(source, Run) else [run, source.baseline.run]
     grade = f"quality {max(each.quality['grade'].iloc[0] for each in runs)} (A is best, C worst)"
     facts = " · ".join([*run.facts, grade])

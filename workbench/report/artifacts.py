@@ -32,7 +32,6 @@ from workbench.store import (
     sha256_of,
 )
 from workbench.trace.writers import write_csvs
-from workbench.trace.xnn_log import read_xnn_log
 
 Document = dict[str, Any]
 #: Rows of a timeline, which take about 110 bytes each.
@@ -65,14 +64,10 @@ def write_artifacts(run: Run, *, whole: bool = False) -> list[Path]:
     """Write the JSON files of a run, and the CSV files beside each measurement's first trace.
 
     Timelines are of the first inferences of each restart, in `MOST_ROWS` rows; if ``whole``, of
-    all. A run of kernel logs alone gets a CSV file of each.
+    all. Saved metrics have none of them.
     """
     if not run.traced:
-        logs = [run.locate(s.log) for s in run.record.sessions if s.log]
-        return [
-            atomic_write(path, read_xnn_log(log).to_csv(index=False))
-            for log, path in zip(logs, list_artifacts(run), strict=True)
-        ]
+        return []
     tables = [
         write_csvs(
             m.read_processes(),
@@ -89,9 +84,6 @@ def write_artifacts(run: Run, *, whole: bool = False) -> list[Path]:
 
 def list_artifacts(run: Run) -> list[Path]:
     """What `write_artifacts` writes last: if it is there, all is."""
-    if not run.traced:
-        logs = [run.locate(session.log) for session in run.record.sessions if session.log]
-        return [log.with_name(f"{log.stem}_kernels.csv") for log in logs]
     names = (METRICS, SUMMARY, f"{run.record.plan.stem}_pipeline_summary.json")
     return [run.output / name for name in names]
 
@@ -115,7 +107,7 @@ def write_documents(run: Run) -> list[Path]:
 def check_run(run: Run) -> pd.DataFrame:
     """The checks of a run, and whether the programs and layers beside it are those that ran.
 
-    Of a run of kernel logs alone, the latter.
+    Of saved metrics, the latter.
     """
     programs = pd.DataFrame(_check_programs(run), columns=["check", "status", "evidence"])
     return pd.concat([run.checks, programs], ignore_index=True) if run.traced else programs
@@ -217,7 +209,6 @@ def summarize_analysis(run: Run) -> Document:
         "findings": findings,
         "comparisons": list(map(_comparison, run.comparisons)),
         "phases": run.phases,
-        "kernel_changes": run.kernel_changes,
         "measurements": list(measurements.values()),
         "checks": run.checks,
         "categories": run.scheme.label,
