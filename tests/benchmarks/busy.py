@@ -1,4 +1,4 @@
-"""Are the shares of a busy machine those of an idle one, and are they stated as well as they are known?
+"""Are the shares of a busy machine those of an idle one, and stated as well as they are known?
 
 Registered models are measured alone, then beside busy loops, twice each. The table has the largest
 move of a category's and of an operator's share of the time, in points, and how far the run says
