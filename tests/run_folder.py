@@ -33,9 +33,10 @@ def compare_known(folder, us, clock_ns, *, count=240, seed=0):
     ).compare()  # fmt: skip
     kept = ab.operators[ab.operators["category"].isin(known)].sort_values(["category", "key"])
     layers = {key: f"{row // 4}" for row, key in enumerate(kept["candidate_key"])}
+    in_layers = ab.compare_by("operator", layers, layers).set_index("key")
     pairs = (
         (ab.operators, "category"),
-        (ab.compare_groups(layers), "category"),
+        (in_layers[in_layers.index.isin(set(layers.values()))], "category"),
         (ab.categories, "name"),
     )
     tables = (frame.assign(true=frame[column].map(known)) for frame, column in pairs)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -242,12 +242,6 @@ class Comparison(Noun):
         compared = self.compare_by("operator", after=theirs)
         own = {key: theirs for theirs, key in theirs.items()}
         return compared.assign(candidate_key=compared["key"].map(own))
-
-    def compare_groups(self, groups: Mapping[str, Any]) -> pd.DataFrame:
-        """Time of groups of operators, which are given by the candidate's keys: ``COMPARISON``."""
-        before = {self.keys.get(key, key): group for key, group in groups.items()}
-        compared = self.compare_by("operator", before, groups).set_index("key")
-        return compared[compared.index.isin(set(groups.values()))]
 
     @frame_property
     def layers(self) -> pd.DataFrame | None:

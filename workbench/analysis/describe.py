@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pandas as pd
 
-from workbench.analysis.quality import is_foreign
 from workbench.options import RUNTIMES, ExportOptions
 from workbench.records.exports import Export, Identity
 from workbench.records.runs import Experiment, Phase, PlannedProgram, RunRecord
@@ -110,10 +109,9 @@ def describe_rate(phase: Phase, latency_ms: float) -> str:
 
 
 def _describe_experiment(experiment: Experiment) -> str:
-    """What was run; which CPU features a custom runner uses is unknown."""
-    custom = "/" in experiment.runner or not experiment.runner
-    how = experiment.runner if custom else f"ISA level {experiment.isa}"
-    if not custom and experiment.runner not in (Experiment.runner, "python"):
+    """What was run; which CPU features another tool's runner used is unknown."""
+    how = f"ISA level {experiment.isa}" if experiment.runner else ""
+    if experiment.runner not in ("", Experiment.runner, "python"):
         how = RUNTIMES.get(experiment.runner, f"ExecuTorch {experiment.runner}")
     named = f"{experiment.name}: {how}" if how else experiment.name
     return f"{named}{', control' if experiment.control else ''}"
@@ -124,11 +122,10 @@ def _describe_protocol(record: RunRecord) -> str:
     processes = plural(len({s.process for s in record.sessions}), "process")
     if record.pilot:
         processes += f", the first {record.pilot} of which only decided how many follow,"
-    if is_foreign(record):
-        order = "run alternately" if record.runner else "in an unknown order"
+    if not record.runner:  # another tool's recording
         warmup = f" after the first {plan.warmup}" if plan.warmup else ""
         times = f"each at least {plan.runs} inferences{warmup}, timed in its trace"
-        return f"{processes} per experiment, {order}; {times}"
+        return f"{processes} per experiment, in an unknown order; {times}"
     batches = f"batches of about {plan.batch_ms:g} ms" if plan.batch_ms else "single inferences"
     return (
         f"{processes} per experiment, interleaved in {batches}; at least "

@@ -207,32 +207,24 @@ def check_criteria(quality: pd.DataFrame) -> Iterator[Row]:
             yield row.criterion, "fail", EMULATED
 
 
-def is_foreign(record: RunRecord) -> bool:
-    """Whether only traces are known, as of custom runners and other tools' recordings."""
-    return record.runner.get("kind") in (None, "executor_runner")
-
-
 def check_state(record: RunRecord, recording: Recording | None) -> Iterator[Row]:
     """Whether all was measured, by which runner, and how baselines were chosen."""
-    foreign = is_foreign(record)
+    clocks = ", ".join(sorted({session.clock for session in record.sessions}))
     if recording:
         yield "recorded by", "note", recording.source
         yield "not recorded", "note", ", ".join(recording.missing)
         for name, problem in recording.unreadable.items():
             yield name, "fail", f"left out: {problem}"
+        text = f"unknown; an iteration is {clocks}, and not cross-checked"
+        yield "runner", "note", text
     else:
         done = len({(s.threads, s.process, s.traced) for s in record.sessions if s.complete})
-        planned = (1 if foreign else 2) * len(record.plan.threads) * record.plan.processes
+        planned = 2 * len(record.plan.threads) * record.plan.processes
         # Where the seconds decide, the number of restarts is not known in advance.
         counted = record.plan.processes and not record.plan.budget_s
         steps = f"{done} of {planned} steps" if counted else f"{done} steps"
         status = "ok" if record.state == "complete" else "note"
         yield "run is complete", status, f"{record.state}, {steps} measured"
-    clocks = ", ".join(sorted({session.clock for session in record.sessions}))
-    if foreign:
-        kind = "custom runners" if record.runner else "unknown"
-        yield "runner", "note", f"{kind}; an iteration is {clocks}, and not cross-checked"
-    else:
         yield "runner", "ok", f"{record.runner.get('kind')} runner; an iteration is {clocks}"
     for name, consequence in record.missing.items():
         yield name, "note", consequence

@@ -15,7 +15,6 @@ import mistune
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from workbench.errors import printable
-from workbench.plots.style import Chart
 from workbench.plots.tables import Table, to_markdown, typeset
 from workbench.wording import format_figure, plural
 
@@ -88,14 +87,6 @@ def _read_output(output: Mapping[str, Any]) -> Table | None:
     if data.get("text/markdown"):
         return Table(str(mistune.create_markdown(escape=True)(markdown)), markdown)
     return Table(f"<pre>{html.escape(text)}</pre>", markdown) if text else None
-
-
-def embed_figure(chart: Chart | Table) -> Table:
-    """A figure for a page, in its theme; a table as it is."""
-    if isinstance(chart, Table):
-        return chart
-    content = base64.b64encode(chart.to_svg().encode()).decode()
-    return _embed("image/svg+xml", content, chart.alt_text)
 
 
 def _embed(kind: str, content: str, alt: str) -> Table:

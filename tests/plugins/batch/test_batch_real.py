@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -249,34 +248,6 @@ def check_nothing_twice_of_complete(out):
     complete = [run["plan"]["stem"] for run in runs if run["state"] == "complete"]
     assert sorted(complete) == sorted(set(complete))
     assert len(complete) == CELLS
-
-
-def test_files_that_may_not_grow(start_batch, matrix, exported, tmp_path):
-    """What `ulimit -f` and quotas do; unlike a full disk it needs no rights to be tested."""
-    out = tmp_path / "out"
-    begin_with(exported, out)
-    limited = ["prlimit", "--fsize=20000:20000"]
-    if not shutil.which(limited[0]):
-        pytest.skip("no prlimit here")
-    process = start_batch(matrix, out, prefix=limited)
-    _, err = process.communicate(timeout=900)
-    assert process.returncode == 1
-    assert "File too large" in err
-    assert "Traceback" not in err
-    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY
-    finish(start_batch(matrix, out))
-    check_nothing_twice_of_complete(out)
-    check_index(out, CELLS)
-
-
-def test_a_folder_that_may_only_be_read(start_batch, matrix, small_disk):
-    place = small_disk("size=1m")
-    subprocess.run(["mount", "-o", "remount,ro", place], check=True)
-    process = start_batch(matrix, place / "out")
-    _, err = process.communicate(timeout=300)
-    assert process.returncode == 1
-    assert err.startswith(f"error: {place}/out/.batch.lock: cannot be written: Read-only file")
-    assert len(err.splitlines()) == 1
 
 
 def test_an_interrupt_says_that_it_goes_on(start_batch, matrix, exported, tmp_path):
