@@ -208,7 +208,7 @@ def test_a_run_that_stopped_early_shows_the_restarts_that_count(tmp_path):
     assert on.restarts.index.tolist() == list(range(5, 10))
     assert on.latency_ms == pytest.approx(3.0, rel=0.03)
     assert run.compare().latency["restarts"].tolist() == [5]
-    assert "the first 5 of which only decided how many follow" in run.description.to_string()
+    assert "(the first 5 only decided how many follow)" in run.description.to_string()
     assert {s.process for s in run.record.sessions} == set(range(10)), "the record has all"
 
 

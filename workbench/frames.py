@@ -436,7 +436,7 @@ PHASES = make_frame(
 CONVERSATION = make_frame(
     "conversation",
     "threads",
-    ("calls", "int", "", "calls in a row, of which the first computes what stays, too"),
+    ("calls", "int", "", "calls in a row; the first one also computes what stays"),
     ("ms", "float", "ms", "latency of all of them"),
     *interval("its", "ms", suffix="_ms"),
     ("each_ms", "float", "ms", "latency of each further call"),

@@ -44,7 +44,7 @@ def _find_variable(thing: object, scopes: Sequence[Mapping[str, object]]) -> str
 
 
 def number_equal(names: Sequence[str]) -> list[str]:
-    """The names, of which equal ones get a number from the second on.
+    """The names; equal ones get a number from the second on.
 
     Examples
     --------

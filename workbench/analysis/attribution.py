@@ -88,7 +88,7 @@ def attribute_operator(
 
 
 def _layer_columns(origin: Origin | None) -> _Columns:
-    """The layer and the source line, as far as they are known."""
+    """The layer and the source line, where they are known."""
     if origin is None:
         return {}
     layer = {"module": origin.module, "module_class": origin.module_class}

@@ -53,7 +53,7 @@ class Cache:
 def list_caches(flow: Dataflow) -> Iterator[Cache]:
     """The caches of a program.
 
-    A state of which every element is new after a call, such as that of a recurrent layer, is none.
+    A state whose elements are all new after a call, such as a recurrent layer's, is no cache.
     """
     for step in flow.steps:
         if step.type == _COPY and step.is_kernel and step.writes:

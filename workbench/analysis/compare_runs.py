@@ -208,7 +208,7 @@ class Comparisons:
 
     @cached_property
     def latencies(self) -> pd.DataFrame:
-        """Untraced E2E of the others: ``frames.COMPARISON``."""
+        """Latency of the others without tracing: ``frames.COMPARISON``."""
         return tabulate_latencies(self.others)
 
     @property

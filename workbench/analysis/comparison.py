@@ -100,7 +100,7 @@ class Comparison(Noun):
 
     @property
     def programs(self) -> str:
-        """What else is to be known of two programs; empty if they differ in their speed alone.
+        """Caveats of comparing two programs; empty if they differ in speed alone.
 
         Whether they are of two models, and the SQNR and size of different dtypes. Against another
         runtime, whether the outputs agree.

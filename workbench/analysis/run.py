@@ -366,7 +366,7 @@ class Run(Noun):
         """What to optimise, the most promising first.
 
         With several phases, those of each, the largest part of the phase's latency first, then
-        those of which nothing is known or nothing helps, and those about the start and memory.
+        those without a known remedy or with one that does not help, then start and memory.
         """
         if len(self.subjects) < 2:
             return self.subject.opportunities
@@ -400,7 +400,7 @@ class Run(Noun):
         Parameters
         ----------
         finding
-            The finding or its id; by default, all that were shown to help, but for other dtypes.
+            The finding or its id; by default, all that were shown to help, except other dtypes.
             A remedy is applied by its name, to all parts of the model that have it.
         model, inputs
             The run's model, as `load_model` takes it. By default the module that this process

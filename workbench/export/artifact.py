@@ -395,7 +395,7 @@ def check_options(options: ExportOptions) -> None:
 
 
 def check_rewrites(names: Sequence[str]) -> None:
-    """Refuse remedies that there are not; UsageError."""
+    """Refuse unknown remedies; UsageError."""
     for name in names:
         if name not in REWRITES:
             raise unknown_name("rewrite", name, [ALL, *REWRITES])

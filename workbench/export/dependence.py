@@ -166,7 +166,7 @@ class Dependence:
         operands = [self._read([each]) for each in chain.from_iterable(lists)]
         singles = [each for each in node.args if not isinstance(each, list | tuple)]
         decides = self._read(singles)  # which branch
-        if name not in ("cond", "map_impl", *_LOOPS):  # of which nothing is known
+        if name not in ("cond", "map_impl", *_LOOPS):  # the others are unknown
             everything = _join([decides, *operands])
             operands = [everything] * max(len(body.graph.nodes) for body in bodies)
         state = len(lists[0]) if name in _LOOPS and lists else 0

@@ -331,7 +331,7 @@ def _vary(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _equal(value: Any, other: Any, tolerance: float = _SAME) -> bool:
-    """Whether two tensors are the same but for rounding."""
+    """Whether two tensors are equal up to rounding."""
     if not isinstance(value, torch.Tensor) or value.shape != other.shape:
         return False
     if value.dtype != other.dtype:

@@ -119,7 +119,7 @@ class Program:
     def dependence(self) -> pd.DataFrame:
         """Which inputs and mutable buffers each operator of the model depends on.
 
-        As ``frames.DEPENDENCE``; empty for a program of which the export recorded nothing.
+        As ``frames.DEPENDENCE``; empty if the program's export did not record them.
         """
         import pandas as pd
 

@@ -206,7 +206,7 @@ def _cost(node: Node) -> float:
     """What a tensor costs on the border; what is none cannot be there."""
     if not _is_tensor(node):
         return math.inf
-    tensor = node.meta["val"]  # of which dynamic sizes count as 1
+    tensor = node.meta["val"]  # dynamic sizes count as 1
     count = math.prod(size for size in tensor.shape if isinstance(size, int))
     return float(_TENSOR + tensor.element_size() * count)
 

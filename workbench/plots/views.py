@@ -86,7 +86,7 @@ def show(
     Raises
     ------
     UsageError
-        There is no such view or column; the hint names those that there are.
+        The view or column is unknown; the hint names the known ones.
 
     Examples
     --------

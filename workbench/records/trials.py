@@ -86,7 +86,7 @@ class Applied:
     ``findings`` are the ids of what they are about, ``run`` the folder of the run that has these.
     A remedy is applied by its name: so many ``other`` parts of the model have it, too. ``diff`` has
     the lines to write in the user's source, as a unified diff whose edited program was run, or
-    ``unmapped`` says why there are none, or of which remedies.
+    ``unmapped`` says why there are none, or which remedies have none.
     """
 
     findings: tuple[str, ...]

@@ -98,7 +98,7 @@ def measure_roof(
 
 @dataclass(frozen=True)
 class Peaks:
-    """The peaks of a run's machine by ISA level and thread count, as far as they are known.
+    """The peaks of a run's machine by ISA level and thread count, where they are known.
 
     Its folder has copies.
     """

@@ -21,7 +21,7 @@ from workbench.run.steps import time_step
 from workbench.run.tensor_files import locate_inputs
 from workbench.wording import plural
 
-#: Of a run, from which on it says how long it will take, in seconds.
+#: Seconds after which a run says how long it will take.
 WORTH_SAYING_S = 10.0
 
 

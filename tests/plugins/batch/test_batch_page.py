@@ -72,6 +72,9 @@ def test_a_cell_is_one_row_which_says_where_the_time_goes(page):
         assert re.match(r"\d+\.\d\dx \[\d+\.\d\d, \d+\.\d\d\]", speedup)
         time = row.locator("td.time")
         assert time.get_by_role("img", name="Convolution").count() == 1 or "no" in time.inner_text()
+    opens = page.get_by_role("button", name="and 1 more").first
+    opens.press("Enter")
+    assert count.inner_text() == "4 of 5 rows" and opens.get_attribute("aria-expanded") == "true"
     page.get_by_label("all measurements").check()
     assert count.inner_text() == "5 of 5 rows"
     assert "peak MB" in page.locator("#measurements th:visible").all_inner_texts()

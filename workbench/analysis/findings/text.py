@@ -116,7 +116,7 @@ def _write_share(finding: Finding) -> str:
 
 
 def describe_action(finding: Finding) -> str:
-    """What to do in words, and what is to be known of it."""
+    """What to do in words, with its caveat."""
     action = finding.action or NO_REMEDY
     if finding.nearest and not finding.remedy:
         action = f"another way to write it: {action}"

@@ -120,7 +120,7 @@ class Sum:
     before: int = 0
 
     def join(self, *nodes: Node) -> "Sum":
-        """The sum with more operators, of which the last one computes it."""
+        """The sum with more operators; the last one computes it."""
         if len(self.terms) > 1:
             return replace(self, nodes=self.nodes.union(nodes))
         (term,) = self.terms

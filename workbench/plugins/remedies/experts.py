@@ -39,7 +39,7 @@ _NOTHING = {aten.zeros_like.default, aten.zeros.default, aten.new_zeros.default}
 
 
 def find_experts(finder: Finder, last: Node) -> Equivalent | None:
-    """Experts of which only those are computed that are chosen, for one token or a few."""
+    """Compute only the experts that are chosen, for one token or a few."""
     if not is_pure(last) or not is_float(last) or not is_static(last):
         return None
     stack: Any = last.args[0] if last.args else None

@@ -84,7 +84,7 @@ def check_findings(
     Parameters
     ----------
     run
-        The run, of which all phases are tried, or one of its measurements.
+        A run, whose phases are all tried, or one of its measurements.
     model, inputs
         The run's model, as `load_model` takes it. By default the module that this process exported,
         else the run's model, if it is not code in a file.

@@ -40,7 +40,7 @@ _Taps = tuple[torch.Tensor, list[int], list[int], int]
 
 
 class _Filters(NamedTuple):
-    """A convolution of an image, of which operand and result may lack some axes."""
+    """A convolution of an image; operand and result may lack some axes."""
 
     image: list[int]
     result: list[int]
