@@ -264,7 +264,7 @@ KINDS = {
     "run": Kind("manifest.json", take("manifest.json"), use_run, seconds=SECONDS_RUN),
     "run_layers": Kind("layers.json", take("layers.json"), use_run, seconds=SECONDS_RUN),
     "kit": Kind("manifest.json", make_kit, lambda path: wb.open_run(path.parent)),
-    "metrics": Kind("m.json", make_metrics, lambda p: load_record(METRICS, p, least=2)),
+    "metrics": Kind("m.json", make_metrics, lambda p: load_record(METRICS, p)),
     "ceilings": Kind("c.json", make_ceilings, read_ceilings),
     "recipe": Kind("recipe.yaml", make_recipe, load_recipe),
     "categories": Kind("c.yaml", make_scheme, load_scheme),

@@ -75,7 +75,7 @@ def exported(dtype="fp32", partition=(), **changes):
     names = {each.name: "" for each in fields(Export) if each.type == "str" or each.type is str}
     names |= {"dtype": dtype, "partition": tuple(partition), "inputs": (), "outputs": ()}
     names |= {"undelegated": (), "delegates": {}, "versions": {}, "options": {}, "fidelity": ()}
-    return Export(**names | {"size_bytes": 0, "seconds": 0.0, "schema_version": 2} | changes)
+    return Export(**names | {"size_bytes": 0, "seconds": 0.0} | changes)
 
 
 def left(kernel, reason, source="act.py:2"):

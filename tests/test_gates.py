@@ -5,7 +5,6 @@ import shutil
 from pathlib import Path
 
 import junitparser
-import numpy as np
 import pytest
 from changed_runs import edit_json
 from run_folder import write_run
@@ -123,16 +122,6 @@ def test_wrong_outputs_are_never_a_win(gate, cli, baseline, tmp_path):
     assert "outputs of the baseline are wrong" in back["verdicts"][0]
     several, _ = gate(SAMPLE, run.path, f"{SAMPLE}:avx512_off", *limits[:2], "--by", "category")
     assert any(f"outputs are wrong ({fault})" in note for note in several["notes"])
-
-
-def test_a_baseline_of_the_first_version_is_read(gate):
-    old = Path(__file__).parent / "data" / "documents" / "metrics_v2.json"
-    across = ("--across", "program", "--across", "build", "--across", "device")
-    found, _ = gate(SAMPLE, "--baseline", old, *across, "--fail-above", "50%")
-    restarts = {e["experiment"]: e["restarts_ms"] for e in json.loads(old.read_text())["latencies"]}
-    now = wb.open_run(SAMPLE).statistics.set_index("experiment")["latency"]
-    expected = [np.mean(restarts[name]) / now[name] for name in ("avx512_off", "avx512_on")]
-    assert [row["speedup"] for row in found["rows"]] == pytest.approx(expected)
 
 
 def test_only_a_run_slower_than_the_limit_fails(gate, baseline, tmp_path):

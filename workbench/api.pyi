@@ -22,13 +22,13 @@ from .plots.tables import Table, fold_table, show_note, show_table
 from .plots.views import Part, View
 from .plugin import Attribute, Plugin, Section
 from .progress import show_progress
-from .records.codec import SCHEMA_VERSION, structure, to_json, to_plain, upgrade
+from .records.codec import SCHEMA_VERSION, structure, to_json, to_plain
 from .records.documents import Document
 from .records.exports import Rewrite
 from .records.trials import Trial
 from .remedies import Remedies, Remedy
 from .run.sides import Graph, Settings, Side, keep_side
-from .store import atomic_write, read_json, safe_name
+from .store import atomic_write, load_record, read_json, safe_name
 from .trace.writers import to_csv
 from .wording import format_ms, format_ratio, format_size, plural
 
@@ -38,8 +38,8 @@ __all__ = [
     "Progress", "Remedies", "Remedy", "Rewrite", "Rewriter", "Rule", "RunnerError", "Section",
     "Settings", "Side", "Speedup", "StoreError", "Table", "TargetError", "TraceError", "Trial",
     "UsageError", "View", "atomic_write", "check_request", "command", "draws", "fold_table",
-    "format_ms", "format_ratio", "format_size", "half_width", "interval", "keep_side", "make_frame",
-    "new_figure", "new_rows", "option", "options_of", "plural", "read_json", "safe_name",
-    "show_note", "show_progress", "show_table", "silent", "structure", "to_csv", "to_json",
-    "to_plain", "unknown_name", "upgrade",
+    "format_ms", "format_ratio", "format_size", "half_width", "interval", "keep_side", "load_record",
+    "make_frame", "new_figure", "new_rows", "option", "options_of", "plural", "read_json",
+    "safe_name", "show_note", "show_progress", "show_table", "silent", "structure", "to_csv",
+    "to_json", "to_plain", "unknown_name",
 ]  # fmt: skip

@@ -19,7 +19,14 @@ from typing import Any, TypeVar
 from workbench.errors import StoreError, UsageError, WorkbenchError
 from workbench.names import LONGEST_NOTE, check_label
 from workbench.options import ExportOptions
-from workbench.records.codec import from_json, parse_json, structure, to_json, to_plain, upgrade
+from workbench.records.codec import (
+    check_version,
+    from_json,
+    parse_json,
+    structure,
+    to_json,
+    to_plain,
+)
 from workbench.records.exports import Export
 from workbench.records.layers import Layers
 from workbench.records.recipe import Recipe
@@ -181,9 +188,9 @@ def read_json(path: Path, most: int = _LARGEST) -> dict[str, Any]:
     return parse_json(read_file(path, most), path)
 
 
-def load_record(cls: type[T], path: Path, *, least: int = 1) -> T:
-    """Read a record of a schema version from ``least`` on, from an untrusted JSON file."""
-    return from_json(cls, read_file(path), path, least=least)
+def load_record(cls: type[T], path: Path) -> T:
+    """Read a record from an untrusted JSON file."""
+    return from_json(cls, read_file(path), path)
 
 
 #: The SHA-256 of each state of a file that was hashed in this process.
@@ -493,7 +500,7 @@ def save_recipe(recipe: Recipe, path: Path) -> Path:
 
 def load_recipe(path: Path) -> Recipe:
     """Read a recipe."""
-    return structure(Recipe, upgrade(read_yaml(path), path), path)
+    return structure(Recipe, check_version(read_yaml(path), path), path)
 
 
 #: Limits of a YAML file that a person writes.

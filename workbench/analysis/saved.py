@@ -27,8 +27,8 @@ _OUTPUTS = {"time": "first output", "cold": "cold first output"}
 
 
 def read_metrics(path: Path) -> Recording:
-    """The run of a ``metrics.json``; StoreError if that cannot be read, or is too old."""
-    metrics = load_record(METRICS, path, least=2)
+    """The run of a ``metrics.json``; StoreError if that cannot be read."""
+    metrics = load_record(METRICS, path)
     rows, own, graphs = metrics["latencies"], metrics.get("programs", {}), metrics.get("graphs", {})
     experiments = {
         row["experiment"]: Experiment(

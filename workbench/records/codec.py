@@ -10,7 +10,6 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 import msgspec
 
 from workbench.errors import StoreError, unknown_name
-from workbench.options import ALL
 
 SCHEMA_VERSION = 3  #: Version of all JSON files; adding a field with a default does not change it.
 
@@ -48,9 +47,9 @@ def _simplify(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
-def from_json(cls: type[T], text: str | bytes, where: object, *, least: int = 1) -> T:
-    """A record of type ``cls``, of a schema version from ``least`` on, from untrusted JSON text."""
-    return structure(cls, upgrade(parse_json(text, where), where, least=least), where)
+def from_json(cls: type[T], text: str | bytes, where: object) -> T:
+    """A record of type ``cls`` from untrusted JSON text."""
+    return structure(cls, check_version(parse_json(text, where), where), where)
 
 
 #: Maps every digit to 0: a run of so many may be a number of more than 64 bits.
@@ -76,38 +75,14 @@ def parse_json(text: str | bytes, where: object) -> dict[str, Any]:
     return data
 
 
-def upgrade(data: dict[str, Any], where: object, *, least: int = 1) -> dict[str, Any]:
-    """A document in the current schema version; StoreError if it is newer, or below ``least``."""
-    version, readable = data.get("schema_version", SCHEMA_VERSION), range(least, SCHEMA_VERSION + 1)
-    if type(version) is not int or version not in readable:
-        hint = "read it with the workbench version that wrote it"
-        if type(version) is int and 0 < version < least:
-            hint = "regenerate it with `workbench analyze`"
-        reads = ", ".join(map(str, readable))
-        what = f"schema version {version!r:.20}, this workbench reads {reads}"
+def check_version(data: dict[str, Any], where: object) -> dict[str, Any]:
+    """A document as it is; StoreError if it is of another schema version."""
+    version = data.get("schema_version", SCHEMA_VERSION)
+    if type(version) is not int or version != SCHEMA_VERSION:
+        what = f"schema version {version!r:.20}, this workbench reads {SCHEMA_VERSION}"
+        hint = "read it with the workbench version that wrote it, or measure again"
         raise StoreError(what, where=where, hint=hint)
-    if version == 1 and data.get("notes") == []:  # of the first manifests, and never used
-        data = {key: value for key, value in data.items() if key != "notes"}
-    if isinstance(export := data.get("export"), dict):
-        data = {**data, "export": upgrade_rewrites(upgrade(export, where))}
-    if isinstance(exports := data.get("exports"), dict):
-        each = {k: upgrade(v, where) if isinstance(v, dict) else v for k, v in exports.items()}
-        data = {**data, "exports": each}
-    return {**data, "schema_version": SCHEMA_VERSION} if "schema_version" in data else data
-
-
-#: The option of optional rewrites when the common ones were a flag.
-_EARLIER = "also_rewrite"
-
-
-def upgrade_rewrites(options: dict[str, Any]) -> dict[str, Any]:
-    """Options of an export with all rewrites in one."""
-    if _EARLIER not in options:
-        return options
-    options = dict(options)
-    names, common = options.pop(_EARLIER), options.get("rewrite") is True
-    names = names if isinstance(names, list) else []
-    return {**options, "rewrite": [*([ALL] if common else []), *names]}
+    return data
 
 
 def structure(cls: type[T], data: dict[str, Any], where: object) -> T:
@@ -125,13 +100,13 @@ def structure(cls: type[T], data: dict[str, Any], where: object) -> T:
 
 
 def _check_keys(kind: Any, data: Any, where: object) -> None:
-    """Refuse keys that no record of a type has, nor had: ``GONE``; msgspec skips them."""
+    """Refuse keys that no record of a type has; msgspec skips them."""
     if _is_record(kind):
         kinds = _field_types(kind)
         for key, value in data.items() if isinstance(data, dict) else ():
-            if key not in kinds and key not in getattr(kind, "GONE", ()):
+            if key not in kinds:
                 raise unknown_name("key", str(key), kinds, where)
-            if kinds.get(key):
+            if kinds[key]:
                 _check_keys(kinds[key], value, where)
     elif isinstance(data, list) and get_origin(kind) is tuple:
         inner = get_args(kind)[0]

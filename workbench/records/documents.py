@@ -27,8 +27,7 @@ def _columns(frame: Frame) -> dict[str, Any]:
     for name, kind, unit, meaning in frame.columns:
         text = f"{meaning}{f' [{unit}]' if unit else ''}"
         value: Any = Annotated[_TYPES[kind], Meta(description=text)]  # type: ignore[valid-type]
-        # Rows of older files of this schema version lack two.
-        columns[name] = NotRequired[value] if name in ("latency", "restarts") else value
+        columns[name] = value
     return columns
 
 

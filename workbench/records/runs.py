@@ -60,12 +60,10 @@ class Experiment:
     """One way to run a program, of the plan's the one named ``program``, in the one ``phase``.
 
     ``isa`` is an ISA level, ``isa_off`` further features to hide; ``runner`` is ``wheel`` (the
-    native runner; old runs also have ``python`` or another version of ExecuTorch), another runtime,
-    or the path of an ``executor_runner`` that another tool ran. Its ``mode`` is ``timing``, or
-    ``xnntrace`` of a build whose XNNPACK logs its kernels.
+    native runner), another runtime, or the path of an ``executor_runner`` that another tool ran.
+    Its ``mode`` is ``timing``, or ``xnntrace`` of a build whose XNNPACK logs its kernels.
     """
 
-    GONE = ("weights", "threads", "runs", "warmup", "extra_args", "cpu_affinity")
     name: str
     isa: str = "native"
     isa_off: tuple[str, ...] = ()
@@ -110,8 +108,6 @@ class Plan:
     the reason for each of ``threads``, if they were chosen by rules. ``label`` is what a person
     calls the run. ``constant`` inputs stay between calls, as the user says.
     """
-
-    GONE = ("every_s", "retries", "cool_down_s")
 
     pte: str
     sha256: str
@@ -179,8 +175,6 @@ class Plan:
 class Batch:
     """Consecutive timed inferences, in the order of measurement."""
 
-    GONE = ("late_ns", "energy_uj")
-
     round: int
     batch: int
     wall_ns: tuple[int, ...]
@@ -195,8 +189,6 @@ class Session:
     ``core`` is the core it was pinned to, or None. Custom runners have no batches: their latencies
     are those in the ETDump after the first ``skipped`` ones (warm-up); ``log`` is their output.
     """
-
-    GONE = ("attempts", "operator_clock")
 
     experiment: str
     threads: int
@@ -261,7 +253,6 @@ class ProcessMemory:
     among processes; ``peak`` is the largest resident set so far.
     """
 
-    GONE = ("weights",)
     anonymous: int = 0
     files: int = 0
     program: int = 0
@@ -297,12 +288,10 @@ class Start:
     """A process from its exec to its first output.
 
     ``mode`` is ``time``; ``cold``, with the files that it maps dropped from the page cache before;
-    or ``memory``, with its memory read after every stage; old runs also have starts that read the
-    program instead of mapping it. ``cached`` is how much of the program's file was in the page
-    cache.
+    or ``memory``, with its memory read after every stage. ``cached`` is how much of the program's
+    file was in the page cache.
     """
 
-    GONE = ("weights",)
     experiment: str
     threads: int
     number: int
@@ -379,8 +368,6 @@ class RunRecord:
     nothing else. ``model``, ``executorch`` and ``results`` are for the scripts of Arm's profiling
     kit: the first program, the build of ExecuTorch, and the experiments.
     """
-
-    GONE = ("paced",)
 
     plan: Plan
     platform: str

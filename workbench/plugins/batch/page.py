@@ -16,12 +16,10 @@ from workbench.api import (
     EMULATED,
     SCHEMA_VERSION,
     format_ratio,
-    read_json,
-    structure,
+    load_record,
     to_csv,
     to_json,
     to_plain,
-    upgrade,
 )
 from workbench.jobs import (
     abridge_gain,
@@ -81,7 +79,7 @@ def recall_cells(cells: Iterable[Cell], matrix: Matrix, storage: Storage) -> lis
     last = dict[str, Cell]()
     with contextlib.suppress(WorkbenchError):
         path, options = storage.folder / PORTFOLIO, to_plain(matrix)
-        portfolio = structure(Portfolio, upgrade(read_json(path), path), path)
+        portfolio = load_record(Portfolio, path)
         if all(portfolio.matrix.get(key) == options[key] for key in ("export", "measure")):
             last = {cell.name: replace(cell, doing="") for cell in portfolio.cells}
         for name, cell in last.items():

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Self
 
 from workbench import ExportOptions
-from workbench.api import SCHEMA_VERSION, UsageError, plural, read_json, structure, upgrade
+from workbench.api import SCHEMA_VERSION, UsageError, load_record, plural
 from workbench.plugins.optimize.options import OptimizeOptions
 
 STUDY = "optimize.json"
@@ -91,7 +91,7 @@ class Study:
         file = next((place for place in places if place.is_file()), None)
         if file is None:
             raise UsageError("no optimisation here", where=path, hint="workbench optimize MODEL")
-        return structure(cls, upgrade(read_json(file), file), file)
+        return load_record(cls, file)
 
     def __repr__(self) -> str:
         tried = sum(variant.state == "measured" for variant in self.variants)
