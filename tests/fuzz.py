@@ -173,11 +173,6 @@ def save_image(form: str, folder: Path) -> list[bytes]:
     return seeds
 
 
-def save_log(folder: Path) -> list[bytes]:
-    """The logs of several versions of XNNPACK."""
-    return [path.read_bytes()[:20_000] for path in (TESTS / "data" / "xnn_log").glob("*.log")]
-
-
 def make_recipe(folder: Path) -> list[bytes]:
     """A recipe with options that are lists and pairs."""
     options = ExportOptions("int8", sizes=(("batch", 2),), module_dtypes=(("head", "fp32"),))
@@ -270,7 +265,6 @@ KINDS = {
     "categories": Kind("c.yaml", make_scheme, load_scheme),
     "samples": Kind("x.samples", make_samples, read_samples),
     "functions": Kind("functions.json", take("functions.json"), read_functions),
-    "log": Kind("x.log", save_log, wb.read_xnn_log, mutate_bytes),
     "etrecord": Kind("x.etrecord", make_record, read_record, mutate_zip),
     "pte": Kind("x.pte", lambda _: [PROGRAM.read_bytes()], read_program, mutate_bytes),
     "npy": Kind("x.npy", save_npy, read_tensors, mutate_bytes),

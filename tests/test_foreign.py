@@ -183,11 +183,10 @@ def test_a_flat_folder_of_the_kit(tmp_path):
     folder, stem = tmp_path / "out_net" / "runs" / "mac", "my_net"
     files = {f"{stem}_mac_sme2_{side}_t1.etdump": toy(side) for side in ("on", "off")}
     put(folder, files)
-    kernels = {"on": "kai_run_matmul_clamp_f32_f32p2vlx1_f32p2vlx1biasf32_sme2_mopa",
-               "off": "xnn_f32_gemm_minmax_ukernel_6x8__asm_aarch64_neonfma"}  # fmt: skip
-    for side, kernel in kernels.items():
-        log = folder / f"{stem}_trace_sme2_{side}_t1_xnntrace.log"
-        log.write_text(f"x\nUsing gemm microkernel '{kernel}'.\n")
+    for side in ("on", "off"):  # of a runner that logs its kernels; not read
+        (folder / f"{stem}_trace_sme2_{side}_t1_xnntrace.log").write_text(
+            "Using gemm microkernel\n"
+        )
     (folder / f"{stem}_mac_sme2_on_t1_latency.log").write_text("no kernel\n")
     timing = [(f"mac_sme2_{s}", "timing", "etdump", ".etdump") for s in ("on", "off")]
     traced = [

@@ -66,7 +66,6 @@ UNSAFE = "../../../escaped"
         (("plan", "pairs", 0, "candidate"), "nothing", "experiment 'nothing' is not in its plan"),
         (("sessions", 0, "experiment"), UNSAFE, "is not in its plan"),
         (("sessions", 0, "etdump"), "../../../x.etdump", "names a file outside its folder"),
-        (("sessions", 0, "log"), "/etc/passwd", "names a file outside its folder"),
     ],
 )
 def test_a_name_in_a_manifest_cannot_lead_outside(change, tmp_path, cli, path, value, words):
@@ -106,11 +105,10 @@ def test_a_host_is_contacted_only_if_the_user_names_it(change, tmp_path, monkeyp
     assert tools.calls("ssh")
 
 
-@pytest.mark.parametrize("reader", [wb.read_etdump, wb.read_xnn_log])
-def test_a_pipe_is_refused_instead_of_read(tmp_path, reader):
+def test_a_pipe_is_refused_instead_of_read(tmp_path):
     os.mkfifo(tmp_path / "x.etdump")
     with pytest.raises(wb.WorkbenchError, match="is not a regular file"):
-        reader(tmp_path / "x.etdump")
+        wb.read_etdump(tmp_path / "x.etdump")
 
 
 @pytest.mark.parametrize("timeout", [math.inf, math.nan, -1, 0])

@@ -13,7 +13,7 @@ Models and machine
     examine_machine, find_runner, read_isa, WorkbenchError
 
 Traces
-    read_etdump, read_xnn_log, build_ledger, export_trace
+    read_etdump, build_ledger, export_trace
 
 Figures, tables and widgets
     show, explore, pick, pick_measurements, pick_run, plot_categories,

@@ -29,7 +29,6 @@ from .run.doctor import examine_machine
 from .run.isa import read_isa
 from .run.runner import find_runner
 from .trace.etdump import read_etdump
-from .trace.xnn_log import read_xnn_log
 from .workflow import measure, profile
 
 __all__ = [
@@ -41,7 +40,7 @@ __all__ = [
     "pick_measurements", "pick_run", "plot_categories", "plot_iterations",
     "plot_latencies", "plot_roofline", "plot_shift",
     "plot_speedups",
-    "profile", "read_etdump", "read_exports", "read_isa", "read_xnn_log",
+    "profile", "read_etdump", "read_exports", "read_isa",
     "register_model", "rewrite", "sample_file", "sample_run", "show", "split",
 ]  # fmt: skip
 

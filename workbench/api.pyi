@@ -38,8 +38,8 @@ __all__ = [
     "Progress", "Remedies", "Remedy", "Rewrite", "Rewriter", "Rule", "RunnerError", "Section",
     "Settings", "Side", "Speedup", "StoreError", "Table", "TargetError", "TraceError", "Trial",
     "UsageError", "View", "atomic_write", "check_request", "command", "draws", "fold_table",
-    "format_ms", "format_ratio", "format_size", "half_width", "interval", "keep_side", "load_record",
-    "make_frame", "new_figure", "new_rows", "option", "options_of", "plural", "read_json",
-    "safe_name", "show_note", "show_progress", "show_table", "silent", "structure", "to_csv",
-    "to_json", "to_plain", "unknown_name",
+    "format_ms", "format_ratio", "format_size", "half_width", "interval", "keep_side",
+    "load_record", "make_frame", "new_figure", "new_rows", "option", "options_of", "plural",
+    "read_json", "safe_name", "show_note", "show_progress", "show_table", "silent", "structure",
+    "to_csv", "to_json", "to_plain", "unknown_name",
 ]  # fmt: skip

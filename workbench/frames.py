@@ -153,22 +153,6 @@ EVENTS = make_frame(
     ("duration_ns", "int", "ns", "end - start"),
 )
 
-KERNELS = make_frame(
-    "kernels",
-    ("line", "int", "", "first line of the log that names it, from 1"),
-    ("operator", "text", "", "what XNNPACK registered it for: gemm, igemm, dwconv, unary, ..."),
-    ("kernel", "text", "", "name of the microkernel, as logged"),
-    ("type", "text", "", "kind of microkernel in the name: gemm, igemm, dwconv, vadd, ..."),
-    ("dtype", "text", "", "data types in the name, as its library spells them: f32, qs8_qc8w"),
-    ("variant", "text", "", "what is fused, and how it rounds: minmax, relu, minmax_fp32"),
-    ("tile", "text", "", "what it computes at a time, as in the name: 7x16, 4x16c4, 9p8c"),
-    ("arch", "text", "", "instruction sets, processor and unrolling: asm_aarch64_neonfma_ld128"),
-    ("sme", "bool", "", "needs SME, in whichever version"),
-    ("sme2", "bool", "", "needs SME2"),
-    ("config", "text", "", "function of XNNPACK that registered it; empty in older logs"),
-    ("count", "int", "", "how often it was registered"),
-)
-
 SAMPLES = make_frame(
     "samples",
     ("time_ns", "int", "ns", "when, on the clock of the trace"),

@@ -42,5 +42,6 @@ __all__ = [
     "keep_accuracy", "list_classes", "list_llm_transforms", "list_subjects", "lock_folder",
     "measure_layer_noise", "new_run_dir", "open_target", "parse_name", "read_template",
     "read_yaml", "remove_partials", "render_page", "run_file", "save_recipe", "share_machine",
-    "show_phases", "stem_of", "with_limits", "write_artifacts", "write_changed", "write_command",
+    "show_phases", "stem_of", "with_limits", "write_artifacts", "write_changed",
+    "write_command",
 ]  # fmt: skip

@@ -429,7 +429,7 @@ def _check_names(run: RunRecord, path: Path) -> None:
     used += [side for a in run.agreements for side in (a.baseline, a.candidate)]
     if unknown := [name for name in used if name not in experiments]:
         raise StoreError(f"experiment {unknown[0]!r:.60} is not in its plan", where=path)
-    if any(s.complete and s.traced and not (s.etdump or s.log) for s in run.sessions):
+    if any(s.complete and s.traced and not s.etdump for s in run.sessions):
         raise StoreError("a traced process has no trace", where=path)
 
 

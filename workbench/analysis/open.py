@@ -77,7 +77,7 @@ def open_ours(folder: Path, scheme: Scheme) -> Run:
     if not any(session.complete and session.traced for session in record.sessions):
         hint = "repeat the `workbench run` command: it resumes where it stopped"
         raise StoreError("nothing was measured completely", where=folder, hint=hint)
-    names = [name for s in record.sessions for name in (s.etdump, s.log)]
+    names = [session.etdump for session in record.sessions]
     names += [name for s in record.samplings for name in (s.etdump, s.samples)]
     programs = map(record.plan.program_of, record.plan.experiments)
     names += [str(kept_layers(Path(), program.name)) for program in programs]
@@ -104,7 +104,7 @@ def _orient(run: Run, baseline: str) -> Run:
     plan = run.record.plan
     if not baseline and plan.direction != BY_ORDER and run.recording is None:
         return run
-    timed = [e for e in plan.experiments if not e.control and e.mode == "timing"]
+    timed = [e for e in plan.experiments if not e.control]
     pairs: list[Pair] = []
     how: list[str] = []
     for program in dict.fromkeys(e.program for e in timed if not baseline):

@@ -61,7 +61,6 @@ class Experiment:
 
     ``isa`` is an ISA level, ``isa_off`` further features to hide; ``runner`` is ``wheel`` (the
     native runner), another runtime, or the path of an ``executor_runner`` that another tool ran.
-    Its ``mode`` is ``timing``, or ``xnntrace`` of a build whose XNNPACK logs its kernels.
     """
 
     name: str
@@ -69,7 +68,6 @@ class Experiment:
     isa_off: tuple[str, ...] = ()
     runner: str = "wheel"
     control: bool = False
-    mode: str = "timing"
     program: str = ""
     phase: str = ""
 
@@ -187,7 +185,7 @@ class Session:
     """One runner process and its measurements; ``clock`` is what an iteration's time includes.
 
     ``core`` is the core it was pinned to, or None. Custom runners have no batches: their latencies
-    are those in the ETDump after the first ``skipped`` ones (warm-up); ``log`` is their output.
+    are those in the ETDump after the first ``skipped`` ones (warm-up).
     """
 
     experiment: str
@@ -203,7 +201,6 @@ class Session:
     etdump: str = ""
     complete: bool = True
     skipped: int = 0
-    log: str = ""
 
 
 @dataclass(frozen=True)
@@ -347,7 +344,7 @@ def kit_result(
         "threads": threads,
         "runs": runs,
         "etdump": trace.etdump if trace else "",
-        "log": trace.log if trace else "",
+        "log": "",
         "latency_ms": [*latency_ms],
         "median_ms": median(latency_ms) if latency_ms else None,
         "min_ms": min(latency_ms, default=None),
