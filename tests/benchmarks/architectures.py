@@ -95,14 +95,12 @@ def judge(name, case, folder):
     row["applied"] = ", ".join(dict.fromkeys(each.remedy for each in helping))
     false = False
     if helping:
-        latency = subject.latency_ms
-        promised = sum(each.gain.ms for each in helping)
-        least = sum(each.gain.low for each in helping)
-        row["promised"] = f"{latency / (latency - promised):.3g}x"
+        potential = subject.potential  # of several, what they gained together
+        row["promised"] = f"{potential.latency_ms / potential.after_ms:.3g}x"
         row["measured"], most = compare(
             wb.open_run(run.path).apply(None, module, inputs, measure=BRIEF, progress=quiet)
         )
-        false = latency / (latency - least) > most
+        false = potential.latency_ms / (potential.latency_ms - potential.known.low) > most
     row["by hand"] = measure_hand(case, folder)
     named = {each.remedy for each in findings[:3]} | {each.rule for each in findings[:3]}
     row["right"] = bool(not false and (not case.remedies or named & set(case.remedies)))

@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
 from workbench import plugin
 from workbench.export.precision import PRECISIONS
 from workbench.records.exports import Rewrite
@@ -106,8 +104,9 @@ class Finding:
         Which rule found it, and the section of the report that has the evidence.
     exact
         Whether it explains its operators, which then belong to no other finding.
-    spent_ms, latency_ms
-        The time of its operators, and of the whole.
+    spent_ms, most_ms, latency_ms
+        The time of its operators; the most that a remedy may gain of them, and of those beside, as
+        fewer delegates are called; and the time of the whole.
     trial
         What trying the remedy brought here.
     by_hand
@@ -135,6 +134,7 @@ class Finding:
     heading: str = ""
     exact: bool = False
     spent_ms: float = math.nan
+    most_ms: float = math.nan
     latency_ms: float = math.nan
     trial: Trial | None = None
     by_hand: bool = False
@@ -254,9 +254,11 @@ def _add_trial(finding: Finding, trial: Trial | None, losing: Collection[str]) -
         gain = Gain(math.nan, trial.low_ms, min(trial.high_ms, latency_ms), "unknown")
     if trial.answer == "gains":
         gain = read_gain(trial, latency_ms)
-        limit = np.nanmax([finding.gain.high, finding.spent_ms])
-        if not trial.whole:  # it gains no more than its operators take
-            gain = replace(gain, high=min(gain.high, max(gain.ms, limit)))
+        limits = [x for x in (finding.gain.high, finding.most_ms) if not math.isnan(x)]
+        if limits and not trial.whole:  # it gains no more than its operators take
+            limit = max(limits)
+            part = min(1.0, limit / gain.ms)
+            gain = replace(gain, ms=part * gain.ms, low=part * gain.low, high=min(gain.high, limit))
         if gain.ms < LEAST_SHARE * latency_ms:
             gain = Gain(basis="refused")
     by_hand = gain.basis == "checked" and trial.remedy in losing

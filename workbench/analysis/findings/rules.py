@@ -124,6 +124,7 @@ def complete(m: Measurement, name: str, rule: Rule, finding: Finding) -> Finding
     operators = tuple(dict.fromkeys(finding.operators))
     spent = time_spent(m, operators)
     is_timed = bool(operators) and not m.emulated and math.isnan(finding.gain.share)
+    most_ms = time_spent(m, [*operators, *finding.beside]).high + joined_calls_ms(m, operators)
     whole = replace(
         finding,
         rule=name,
@@ -133,6 +134,7 @@ def complete(m: Measurement, name: str, rule: Rule, finding: Finding) -> Finding
         gain=_limit_gain(m, finding.gain, operators, spent),
         place=finding.place or layers_of(m.costs.loc[list(operators)]),
         spent_ms=spent.ms if is_timed else math.nan,
+        most_ms=most_ms if is_timed else math.nan,
         latency_ms=m.latency_ms,
     )
     return call_unknown(whole)

@@ -166,14 +166,18 @@ def join_helping(m: Measurement, *, again: bool = False) -> Rewrite | None:
 
     None if these are fewer than two, or it was tried, and is not to be tried again.
     """
-    quantizes = m.export and PRECISIONS[m.export.dtype].quantizes
-    whole = not (quantizes or m.phase.name)  # as for single ones
-    alone = [each for each in m.opportunities if each.helps and whole]
+    alone = [each for each in m.opportunities if each.helps and _runs_whole(m)]
     names = dict.fromkeys(each.remedy for each in alone)
     made = [each.remedies for each in m.trials if each.finding == TOGETHER]
     if len(names) < 2 or ({*names} in made and not again):
         return None
     return Rewrite(",".join(names), f"{len(names)} remedies together", (), 1.0, None, 0, ((),))
+
+
+def _runs_whole(m: Measurement) -> bool:
+    """Whether the whole program is lowered and run again as it was measured."""
+    quantizes = m.export is not None and PRECISIONS[m.export.dtype].quantizes == "graph"
+    return not (quantizes or m.phase.name)
 
 
 def choose_findings(m: Measurement, name: str = "", top: int = BEST) -> list[Finding]:
@@ -229,8 +233,7 @@ class _Bench:
         is_small = len(calls) <= SMALL_OPERATORS and m.latency_ms <= SMALL_MS
         # The remedy of a name changes all parts that have it.
         alike = sum(other.name == rewrite.name for other in self.export.rewrites)
-        quantizes = PRECISIONS[self.export.dtype].quantizes
-        if is_small and alike == 1 and not quantizes and not m.phase.name:
+        if is_small and alike == 1 and _runs_whole(m):
             return []
         return self.chooser.choose(rewrite)
 
