@@ -27,6 +27,7 @@ from workbench.plugins.remedies.equivalence import (
     value,
 )
 from workbench.plugins.remedies.moves import SLICES, arrange, map_elements, number
+from workbench.plugins.remedies.rows import PLACED, copy_rows
 
 aten: Any = torch.ops.aten
 #: What XNNPACK computes as it is, or what is no map of a single tensor.
@@ -145,6 +146,7 @@ def _find_factors(
 
 
 def _find_map(finder: Finder, nodes: list[Node], last: Node, source: Node) -> Equivalent | None:
+    """A map of one tensor, axis by axis."""
     if len(value(source).shape) != len(value(last).shape):
         return None
     x = finder.sample(source)
@@ -166,12 +168,10 @@ def _find_map(finder: Finder, nodes: list[Node], last: Node, source: Node) -> Eq
     matrices = _list_matrices(linear, x, axes)
     if matrices is None:
         return None
-    steps, sizes = list[_Step](), list(x.shape)
-    pairs = zip(axes, matrices, strict=True)
-    for axis, matrix in sorted(pairs, key=lambda pair: pair[1].shape[1] / pair[1].shape[0]):
-        steps.append(_Step(axis, matrix, sizes))
-        sizes[axis] = matrix.shape[1]
-    constants = [step.matrix.t().contiguous() for step in steps if step.move is None]
+    steps = _list_steps(axes, matrices, list(x.shape))
+    if last.target is aten.index_select.default and steps[0].copies and steps[0].rows == 1:
+        return None  # which copies whole rows
+    constants = [step.constant for step in steps if step.move is None]
 
     def build(x: Any, *given: Any) -> Any:
         matrices = iter(given)
@@ -179,11 +179,22 @@ def _find_map(finder: Finder, nodes: list[Node], last: Node, source: Node) -> Eq
             x = step.build(x, matrices)
         return aten.add.Tensor(x, next(matrices)) if bias else x
 
-    words = ["slices in a row" if step.move else "a product with a matrix" for step in steps]
-    text = f"{names_of(nodes)} as {' and '.join(dict.fromkeys(words))}"
+    text = f"{names_of(nodes)} as {' and '.join(dict.fromkeys(step.text for step in steps))}"
     return Equivalent(
         "matrices", text, tuple(nodes), last, (source,), build, constants=(*constants, *bias)
     )
+
+
+def _list_steps(
+    axes: Sequence[int], matrices: Sequence[torch.Tensor], sizes: list[int]
+) -> list["_Step"]:
+    """What each matrix does along its axis, first what leaves the fewest elements."""
+    steps = []
+    pairs = zip(axes, matrices, strict=True)
+    for axis, matrix in sorted(pairs, key=lambda pair: pair[1].shape[1] / pair[1].shape[0]):
+        steps.append(_Step(axis, matrix, sizes))
+        sizes[axis] = matrix.shape[1]
+    return steps
 
 
 def scale(x: Any, factors: Any, *bias: Any) -> Any:
@@ -287,7 +298,9 @@ def count_work(node: Node) -> int:
         first, second = (value(each).shape for each in node.all_input_nodes[:2])
         inner = math.prod(second[1:]) if "conv" in name_of(node) else first[-1]
         return elements(node) * inner + CALLED
-    return MOVED * elements(node) + (CALLED if node.target in _DELEGATED else _DIVIDED)
+    indices: Any = node.args[1] if node.target is aten.index.Tensor else ()
+    moved = PLACED if sum(each is not None for each in indices) > 1 else MOVED
+    return moved * elements(node) + (CALLED if node.target in _DELEGATED else _DIVIDED)
 
 
 def is_linear(linear: Map, x: torch.Tensor) -> bool:
@@ -385,42 +398,72 @@ class _Step:
         selects = bool((ones.sum(0) == 1).all()) and bool((matrix[~ones] == 0).all())
         ids = number([sizes])[0].index_select(axis, ones.int().argmax(0))
         self.move = arrange(ids, [[*sizes]], expands=False) if selects else None
+        self.rows, self.columns = math.prod(sizes[:axis]), math.prod(sizes[axis + 1 :])
+        work = self.rows * self.columns, *matrix.shape
+        self.copies = selects and _count_copies(*work) < math.prod(work)
+        index = ones.int().argmax(0)
+        self.constant = index if self.copies else matrix.t().contiguous()
+        self.text = "copies of whole rows" if self.copies else "a product with a matrix"
+        self.text = "slices in a row" if self.move else self.text
 
     def build(self, x: Any, matrices: Iterator[Any]) -> Any:
-        """The result, with the next of some matrices."""
+        """The result, with the next of some matrices or indices."""
         if self.move:
             return self.move.build({0: x})
+        if self.copies:
+            index, shape = next(matrices), [*x.shape]
+            shape[self.axis] = len(index)
+            return reshape(copy_rows(x, index, self.rows, self.columns), shape)
         if self.is_last:
             return aten.linear.default(x, next(matrices))
         x = aten.linear.default(aten.transpose.int(x, self.axis, -1), next(matrices))
         return aten.transpose.int(x, self.axis, -1)
 
 
+def _count_copies(count: int, before: int, behind: int) -> int:
+    """What copying whole rows costs, in multiplications, if two transposes are around it."""
+    return _DIVIDED + 4 * MOVED * count * (before + behind)
+
+
 def _find_merged(finder: Finder, last: Node, source: Node) -> Equivalent | None:
-    """Elements that an operator chooses of several axes, as a slice, or as a product."""
+    """Elements that an operator chooses of several axes: a slice, copies, or a product."""
     shape, result = list(value(source).shape), list(value(last).shape)
-    alike = [a == b for a, b in zip(shape, result, strict=False)]
-    rows = math.prod(shape[: (*alike, False).index(False)])
-    each = read_map(finder, [last], source, rows, 1) if len(shape) != len(result) else None
+    if len(shape) == len(result):
+        return None
+    before = _count_alike(shape, result)
+    behind = _count_alike(shape[before:][::-1], result[before:][::-1])
+    rows, columns = math.prod(shape[:before]), math.prod(shape[len(shape) - behind :])
+    each = read_map(finder, [last], source, rows, columns)
     if each is None or each.matrix.ndim != 1 or not each.changes():
         return None
-    merged = [rows, math.prod(shape) // rows]
-    move = arrange(number([merged])[0].index_select(1, each.matrix), [merged], 1, False)
-    if move is None and merged[0] * merged[1] * len(each.matrix) > count_work(last):
+    index, merged = each.matrix, [rows, math.prod(shape) // (rows * columns), columns]
+    move = arrange(number([merged])[0].index_select(1, index), [merged], 1, False)
+    work = rows * merged[1] * len(index) if columns == 1 else math.inf
+    copied = _count_copies(rows * columns, merged[1], len(index))
+    copies = copied < work
+    if move is None and min(work, copied) > count_work(last):
         return None
     if move and last.target in SLICES:
         return None  # which has a remedy of its own
-    matrix = torch.nn.functional.one_hot(each.matrix, merged[1]).to(value(last).dtype)
+    matrix = torch.nn.functional.one_hot(index, merged[1]).to(value(last).dtype)
 
-    def build(x: Any, *matrix: Any) -> Any:
-        x = aten.reshape.default(x, merged)
-        x = aten.linear.default(x, *matrix) if move is None else move.build({0: x})
-        return reshape(x, result)
+    def build(x: Any, *given: Any) -> Any:
+        if move is None and copies:
+            return reshape(copy_rows(x, given[0], rows, columns), result)
+        x = aten.reshape.default(x, merged if move else merged[:2])
+        return reshape(move.build({0: x}) if move else aten.linear.default(x, *given), result)
 
+    constant, text = (index, "copies of whole rows") if copies else (matrix, "a product")
     return Equivalent(
-        "matrices", f"{name_of(last)} as {'a slice' if move else 'a product with a matrix'}",
-        (last,), last, (source,), build, constants=() if move else (matrix,),
+        "matrices", f"{name_of(last)} as {'a slice' if move else text}",
+        (last,), last, (source,), build, constants=() if move else (constant,),
     )  # fmt: skip
+
+
+def _count_alike(shape: Sequence[int], other: Sequence[int]) -> int:
+    """How many of the first sizes are the same."""
+    alike = [a == b for a, b in zip(shape, other, strict=False)]
+    return (*alike, False).index(False)
 
 
 def _find_transform(finder: Finder, last: Node) -> Equivalent | None:

@@ -50,6 +50,7 @@ from workbench.plugins.remedies.operators import (
     find_product,
 )
 from workbench.plugins.remedies.repeats import find_broadcasts, find_groups, find_masks
+from workbench.plugins.remedies.rows import find_sums
 from workbench.plugins.remedies.table import REMEDIES
 from workbench.plugins.remedies.windows import find_convolution
 
@@ -117,7 +118,7 @@ def _list_finders(backend: str) -> dict[str, Find]:
         "broadcasts": find_broadcasts,
         "loops": find_loops,
         "functions": _first(functions, find_function),
-        "matrices": _first(matrices, find_matrices),
+        "matrices": _first(matrices, find_sums, find_matrices),
         "affine": _first(partial(find_branches, name="affine"), find_fold),
         "lookups": _first(find_lookup, find_tables),
         "assignments": find_assignments,
@@ -266,7 +267,8 @@ class Remedies(Rewriter):
                 made.update(replace_part(exported, each))
                 counts[each.name] += 1
             drop_unused(exported.graph)
-            if "loops" in names:  # each step has got a whole that all of them share
+            # Each step has got a whole that all of them share, each sum the matrix of its index.
+            if not {"loops", "matrices"}.isdisjoint(names):
                 join_equal(exported)
         if "duplicates" in names:
             counts["duplicates"] = join_equal(exported)

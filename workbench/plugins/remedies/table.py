@@ -161,7 +161,7 @@ _TABLE = (
     ),
     Remedy(
         "matrices",
-        "operators that are linear along their axes as products with constant matrices",
+        "operators that are linear along their axes as products with matrices, or as copied rows",
         "matrix = torch.eye(x.shape[-1]).cumsum(-1)  # once, in __init__; here of x.cumsum(-1)\n"
         "x @ matrix",
     ),

@@ -1,0 +1,113 @@
+"""Rows that are chosen or summed by indices: copies of whole rows, and a product that sums them."""
+
+import pytest
+import torch
+from function_net import Net
+from needed import needs
+
+from workbench.plugins.remedies.rewrite import REWRITER
+
+pytestmark = needs("remedies")
+
+NODES, EDGES = 60, 900
+PAIRS = torch.tril_indices(27, 27, -1)
+GRAPH = torch.randint(0, NODES, (2, EDGES), generator=torch.Generator().manual_seed(0))
+
+
+def rewrite(function, *inputs, **buffers):
+    """The operators of a network that is rewritten, which computes the same."""
+    module = Net(function, **buffers).eval()
+    exported = torch.export.export(module, inputs)
+    count = REWRITER.apply(exported, ["matrices"], "xnnpack")["matrices"]
+    torch.testing.assert_close(exported.module()(*inputs), module(*inputs), rtol=1e-4, atol=1e-4)
+    calls = [node for node in exported.graph.nodes if node.op == "call_function"]
+    return count, {str(node.target).removeprefix("aten.").partition(".")[0] for node in calls}
+
+
+@pytest.mark.parametrize(
+    ("function", "shape"),
+    [
+        (lambda net, x: x[:, net.pairs[0], net.pairs[1]], (64, 27, 27)),
+        (lambda net, x: x[net.pairs[0], net.pairs[1]], (27, 27, 64)),
+        (lambda net, x: x[:, net.pairs[0], net.pairs[1]], (8, 27, 27, 16)),
+        (lambda net, x: x.flatten(1).index_select(1, net.pairs[0] * 27 + net.pairs[1]),
+         (64, 27, 27)),
+        (lambda net, x: x[:, net.shuffled], (64, 351)),
+        (lambda net, x: x.flip(1)[:, net.shuffled], (1, 351, 64)),
+    ],
+)  # fmt: skip
+def test_constant_places_are_copied_as_whole_rows(function, shape):
+    shuffled = torch.randperm(351, generator=torch.Generator().manual_seed(0))
+    count, names = rewrite(function, torch.randn(shape), pairs=PAIRS, shuffled=shuffled)
+    assert count and "index_select" in names and "index" not in names
+
+
+def test_a_copy_of_whole_rows_is_not_replaced_again():
+    places = torch.randperm(351)
+    count, _ = rewrite(lambda net, x: x.index_select(0, net.p), torch.randn(351, 64), p=places)
+    assert not count
+
+
+def by_scatter(net, x, edges):
+    places = edges[1].unsqueeze(-1).expand(-1, x.shape[1])
+    return x.new_zeros(NODES, x.shape[1]).scatter_add_(0, places, x[edges[0]])
+
+
+def with_weights(net, x, edges):
+    rows = x.index_select(0, edges[0]) * net.weights[:, None]
+    return torch.zeros(NODES, x.shape[1]).index_add(0, edges[1], rows)
+
+
+SUMS = [
+    lambda net, x, e: torch.zeros(NODES, x.shape[1]).index_add(0, e[1], x[e[0]]),
+    lambda net, x, e: torch.zeros(NODES, x.shape[1]).index_put((e[1],), x[e[0]], accumulate=True),
+    lambda net, x, e: (x * 0.5).index_add(0, e[1], x[e[0]]),
+    lambda net, x, e: torch.zeros(2, NODES, 32).index_add(1, e[1], x.view(2, NODES, 32)[:, e[0]]),
+    by_scatter, with_weights,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("function", SUMS)
+@pytest.mark.parametrize("is_constant", [False, True])
+def test_sums_of_rows_that_an_index_chose_are_a_product(function, is_constant):
+    x, weights = torch.randn(NODES, 64), torch.rand(EDGES)
+    if is_constant:
+        given, buffers = (x,), {"edges": GRAPH, "weights": weights}
+        count, names = rewrite(lambda net, x: function(net, x, net.edges), *given, **buffers)
+        assert not names & {"scatter_add", "index", "zeros"}, "the export makes the matrix"
+    else:
+        count, names = rewrite(function, x, GRAPH, weights=weights)
+    assert count and names & {"bmm", "matmul"} and not names & {"index_add", "index_put"}
+
+
+def test_layers_of_one_graph_share_its_matrix():
+    def layers(net, x, edges):
+        for _ in range(2):
+            x = torch.zeros(NODES, 64).index_add(0, edges[1], x[edges[0]]).tanh()
+        return x
+
+    exported = torch.export.export(Net(layers).eval(), (torch.randn(NODES, 64), GRAPH))
+    assert REWRITER.apply(exported, ["matrices"], "xnnpack")["matrices"] == 2
+    targets = [str(node.target) for node in exported.graph.nodes]
+    assert targets.count("aten.scatter_add.default") == 1
+
+
+def test_sums_of_other_rows_are_added_by_another_kernel():
+    def pool(net, x, cells):
+        return torch.zeros(NODES, 64).index_add(0, cells, x)
+
+    count, names = rewrite(pool, torch.randn(EDGES, 64), GRAPH[1])
+    assert count == 1 and "scatter_add" in names
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda net, x, e: torch.zeros(NODES, 64).index_put((e[1],), x[e[0]]),
+        lambda net, x, e: torch.zeros(NODES, 64).index_put((e[1], e[0]), x[0, 0], accumulate=True),
+        lambda net, x, e: torch.zeros(NODES, 64).scatter_add(0, e[:, :64], x[:2]),
+    ],
+)
+def test_other_uses_of_indices_stay(function):
+    count, _ = rewrite(function, torch.randn(NODES, 64), GRAPH[:, :NODES].clone())
+    assert not count

@@ -1,0 +1,156 @@
+"""Rows that are chosen or summed by indices: whole rows are copied, and sums are a product.
+
+Kernels that index several axes, or add, compute the place of each element. Rows of one axis are
+copied whole once that axis is the first one. Sums of rows by an index are the product with a
+matrix, which counts how often each row is added to each sum.
+"""
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch.fx import Node
+
+from workbench.graphs import VIEWS
+from workbench.plugins.remedies.equivalence import (
+    MOST_ELEMENTS,
+    Equivalent,
+    Finder,
+    arguments_of,
+    elements,
+    is_float,
+    is_static,
+    least_db,
+    reshape,
+    sqnr,
+    value,
+)
+
+aten: Any = torch.ops.aten
+#: What an element costs whose place is computed, in multiplications: some 20 nanoseconds.
+PLACED = 1 << 8
+_SUMMED = {
+    aten.index_add.default, aten.index_add_.default, aten.index_put.default,
+    aten.index_put_.default, aten.scatter_add.default, aten.scatter_add_.default,
+}  # fmt: skip
+_CHOSEN = {aten.index.Tensor, aten.index_select.default, aten.embedding.default}
+_REPEATED = VIEWS | {aten.expand.default, aten.expand_as.default, aten.repeat.default}
+
+
+def copy_rows(x: Any, index: Any, rows: int, columns: int) -> Any:
+    """Those that an index chooses of the places between some rows and columns, copied whole."""
+    x = reshape(x, [rows, x.numel() // (rows * columns), columns])
+    if rows == 1:
+        return reshape(x, [*x.shape[1:]]).index_select(0, index)
+    return x.transpose(0, 1).index_select(0, index).transpose(0, 1)
+
+
+class _Indexed(NamedTuple):
+    """A tensor, an axis and the index of its rows, what is added to them, and all operators."""
+
+    x: Node
+    axis: int
+    index: Node
+    added: Any
+    nodes: list[Node]
+
+
+def _read(node: Any) -> _Indexed | None:
+    """What an operator chooses or sums, if all elements of a row have the same index."""
+    if getattr(node, "target", None) not in _SUMMED | _CHOSEN:
+        return None
+    given = arguments_of(node)
+    x, index, axis = given.get("self", given.get("weight")), given.get("index"), given.get("dim", 0)
+    added = next((given[n] for n in ("source", "values", "src") if n in given), None)
+    index = given["indices"] if index is None else index
+    if isinstance(index, list | tuple):
+        (axis, index), *others = [pair for pair in enumerate(index) if pair[1] is not None]
+        if others or not given.get("accumulate", True):
+            return None
+    axis, nodes = axis % value(x).ndim, [node]
+    if isinstance(added, Node) and is_static(added) and value(added).ndim == value(x).ndim:
+        while index.target in _REPEATED and elements(index) > value(added).shape[axis]:
+            nodes.insert(0, index)
+            index = index.args[0]
+    is_whole = value(index).dtype == torch.int64 and given.get("alpha", 1) == 1
+    sizes_known = is_static(x) and is_static(index) and elements(index) > 0
+    return _Indexed(x, axis, index, added, nodes) if is_whole and sizes_known else None
+
+
+def find_sums(finder: Finder, last: Node) -> Equivalent | None:
+    """Sums of rows by an index: as a product with a matrix, or by a kernel that is faster."""
+    if last.target not in _SUMMED or not finder.is_outside(last) or not is_float(last):
+        return None
+    sums = _read(last)
+    if sums is None or not isinstance(sums.added, Node) or not is_static(sums.added):
+        return None
+    shape, count, axis = [*value(last).shape], elements(sums.index), sums.axis
+    if [*value(sums.added).shape] != [*shape[:axis], count, *shape[axis + 1 :]]:
+        return None
+    part = _find_product(finder, sums, last)
+    if part or "scatter" in str(last.target):
+        return part
+
+    def build(x: Any, index: Any, added: Any) -> Any:
+        sizes = [count if place == axis else 1 for place in range(added.ndim)]
+        return x.scatter_add(axis, index.reshape(sizes).expand(added.shape), added)
+
+    text = "sums of rows by their index in one kernel"
+    return _prove(finder, [sums], Equivalent(
+        "matrices", text, (*sums.nodes,), last, (sums.x, sums.index, sums.added), build,
+        code="x.scatter_add(0, index[:, None].expand_as(rows), rows)  # for x.index_add(...)",
+    ))  # fmt: skip
+
+
+def _find_product(finder: Finder, sums: _Indexed, last: Node) -> Equivalent | None:
+    """Sums of rows that an index has chosen, perhaps with a factor each, as a product."""
+    chosen, factors, nodes = sums.added, list[Node](), sums.nodes
+    if chosen.target is aten.mul.Tensor:
+        nodes = [chosen, *nodes]
+        chosen, *factors = sorted(chosen.all_input_nodes, key=lambda each: -elements(each))
+    rows = _read(chosen)
+    if rows is None or rows.added is not None or rows.axis != sums.axis:
+        return None
+    x, axis, count = rows.x, rows.axis, elements(sums.index)
+    most, many = value(sums.x).shape[axis], value(x).shape[axis]
+    fits = all(elements(each) == count for each in (rows.index, *factors))
+    work = most * many * (elements(x) // many + MOST_ELEMENTS.bit_length())
+    if not fits or most * many > MOST_ELEMENTS or work > PLACED * elements(chosen):
+        return None
+    empty = sums.x in finder.constants and not finder.constants[sums.x].count_nonzero()
+    base = [] if empty else [sums.x]
+    read = [x, rows.index, sums.index, *factors, *base]
+    sources = tuple(dict.fromkeys(read))
+
+    def build(*tensors: Any) -> Any:
+        given = dict(zip(sources, tensors, strict=True))
+        x, chosen, summed, *more = (given[each] for each in read)
+        factor = more[0].reshape(count) if factors else torch.ones(count, dtype=x.dtype)
+        places = summed.reshape(count) * many + chosen.reshape(count)
+        matrix = torch.zeros(most * many, dtype=x.dtype).scatter_add(0, places, factor)
+        x = x.transpose(0, axis) if axis else x
+        product = torch.bmm(matrix.reshape(1, most, many), x.reshape(1, many, x.numel() // many))
+        product = product.reshape(most, *x.shape[1:])
+        product = product.transpose(0, axis) if axis else product
+        return product if empty else product + more[-1]
+
+    text = "sums of rows by their index as a product with the matrix that counts them"
+    return _prove(finder, [rows, sums], Equivalent(
+        "matrices", text, (chosen, *nodes), last, sources, build,
+        code="counts = torch.zeros(len(total), len(x)).index_put((target, source), ones, True)\n"
+        "total = counts @ x  # for total.index_add(0, target, x[source])",
+    ))  # fmt: skip
+
+
+def _prove(finder: Finder, indexed: list[_Indexed], part: Equivalent) -> Equivalent | None:
+    """A part that computes the same on random rows and indices."""
+    sizes = {each.index: value(each.x).shape[each.axis] for each in indexed}
+    read = {each for node in part.nodes for each in node.all_input_nodes} - {*part.nodes}
+    given = {each: finder.sample(each) for each in {*part.sources, *read} - finder.constants.keys()}
+    generator = torch.Generator().manual_seed(0)
+    for index in sizes.keys() & given.keys():
+        given[index] = torch.randint(sizes[index], value(index).shape, generator=generator)
+    values = {**finder.constants, **given}
+    expected = finder.run(part.nodes, given)
+    ratio = sqnr(part.build(*(values[each] for each in part.sources)), expected)
+    return replace(part, sqnr_db=ratio) if ratio >= least_db(expected) else None
