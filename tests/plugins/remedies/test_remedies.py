@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional as fn
 
 import workbench as wb
-from workbench.analysis.findings.finding import Finding, Gain, apply_trials
+from workbench.analysis.findings.finding import Finding, Gain, apply_trials, rank_findings
 from workbench.analysis.findings.text import (
     describe_action,
     describe_gain,
@@ -29,6 +29,7 @@ from workbench.options import REWRITES, ExportOptions
 from workbench.plugins.remedies import trials
 from workbench.plugins.remedies.equivalence import Finder, count_operators
 from workbench.plugins.remedies.rewrite import REWRITER, find_remedies
+from workbench.records.exports import Rewrite
 from workbench.records.trials import Scope, Trial
 from workbench.remedies import REMEDIES
 
@@ -892,6 +893,19 @@ def test_a_part_gains_no_more_than_its_operators_and_those_beside_take():
         (tried,) = apply_trials([finding], [replace(trial, whole=whole)], scope)
         assert [tried.gain.ms, tried.gain.low, tried.gain.high] == pytest.approx(gain)
         assert tried.gains_beside
+
+
+def test_an_estimate_below_one_percent_comes_after_what_may_gain_more():
+    rewrite = Rewrite("functions", "softmax", ("softmax",), 0.5, 130.0, 1, (("softmax",),))
+    small, floor, large = (
+        Finding(name, gain, (name,), "do", rule=rule, latency_ms=1.0, spent_ms=0.2, rewrite=rewrite)
+        for name, rule, gain in [
+            ("small", "remedy", Gain(0.003, 0.0, 0.05, "twin")),
+            ("floor", "compute-bound", Gain.at_most(0.4)),
+            ("large", "remedy", Gain(0.02, 0.0, 0.05, "twin")),
+        ]
+    )
+    assert rank_findings([small, floor, large]) == (large, floor, small)
 
 
 @pytest.mark.parametrize(

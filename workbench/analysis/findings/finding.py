@@ -278,7 +278,8 @@ def rank_findings(findings: Sequence[Finding], by_gain: bool = True) -> tuple[Fi
     """Findings, largest gain of latency first, each cause once.
 
     First come gains that were shown or estimated; then those that only another dtype helps against,
-    which are the floor of this one; those with another way to write it; those with an unknown gain;
+    which are the floor of this one; those with another way to write it; those with an unknown gain,
+    or an estimate below what is reported;
     those without a known remedy; those about the start and memory; and remedies that do not help. A
     finding is told with an exact one
     before it that claims all of its operators. The first three share no
@@ -318,6 +319,9 @@ def _group(finding: Finding) -> int:
         return 4
     if gain.basis == "unknown":
         return 3
+    is_estimate = gain.basis in ("removal", "twin", "roofline")
+    if finding.rewrite is not None and is_estimate and finding.share < LEAST_SHARE:
+        return 3  # it can be tried, and is expected to gain less than is reported
     is_floor = finding.rule in _FLOORS and gain.basis not in ("measured", "checked")
     if finding.nearest or (is_floor and math.isnan(gain.ms)):
         return 2
