@@ -38,6 +38,8 @@ _NO_PLACE = (
     ".jp-OutputArea-child:has(.{0}) + .jp-OutputArea-child:not(:has(.jp-OutputArea-output *))"
     " {{ display: none; }}"
 )
+#: Pixels of a page in a frame, by its view.
+_HEIGHTS = {"": 900, "categories": 330, "levels": 460, "what-if": 460}
 _ROWS = 20  #: Operators of a page without scripts.
 _AGAIN = "Run the cell again to select."
 
@@ -309,7 +311,7 @@ def explore(source: Run | Comparison | Measurement | str | Path, view: str = "")
     noun: Run | Comparison = convert_source(source, (Run, Comparison), "wb.explore")
     if is_interactive():
         return Explorer(noun, view)
-    return Page(explorer_page(noun, view), 600 if view else 900, noun)
+    return Page(explorer_page(noun, view), _HEIGHTS.get(view, 600), noun)
 
 
 def explorer_page(source: Run | Comparison, view: str = "") -> str:
