@@ -39,6 +39,20 @@ def manifest(tmp_path):
     return open_changed
 
 
+def test_what_records_no_longer_have_is_passed_over(manifest):
+    def make_earlier(content):
+        content["paced"], content["plan"]["every_s"] = [], 0.0
+        for experiment in content["plan"]["experiments"]:
+            experiment |= {"mode": "timing", "weights": "packed"}
+        content["sessions"][0]["log"] = "run.log"
+        content["export"] |= {"also_rewrite": ["masks"], "rewrite": True}
+
+    record = manifest(make_earlier).record
+    assert record.export.rewrite == ("all", "masks")
+    with pytest.raises(Exception, match="unknown key 'pace'"):
+        manifest(lambda content: content.update(pace=[]))
+
+
 @pytest.mark.parametrize("version", [0, -1, 1, 2, 4, "3", None, True, 1.0])
 def test_a_version_that_nobody_wrote_is_refused(manifest, version):
     with pytest.raises(Exception, match=r"schema version .*, this workbench reads 3"):

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 import msgspec
 
 from workbench.errors import StoreError, unknown_name
+from workbench.options import ALL
 
 SCHEMA_VERSION = 3  #: Version of all JSON files; adding a field with a default does not change it.
 
@@ -76,13 +77,32 @@ def parse_json(text: str | bytes, where: object) -> dict[str, Any]:
 
 
 def check_version(data: dict[str, Any], where: object) -> dict[str, Any]:
-    """A document as it is; StoreError if it is of another schema version."""
+    """A document of this schema version, else StoreError; options of exports as they are today."""
     version = data.get("schema_version", SCHEMA_VERSION)
     if type(version) is not int or version != SCHEMA_VERSION:
         what = f"schema version {version!r:.20}, this workbench reads {SCHEMA_VERSION}"
         hint = "read it with the workbench version that wrote it, or measure again"
         raise StoreError(what, where=where, hint=hint)
+    if isinstance(export := data.get("export"), dict):
+        data = {**data, "export": join_rewrites(export)}
+    if isinstance(exports := data.get("exports"), dict):
+        each = {k: join_rewrites(v) if isinstance(v, dict) else v for k, v in exports.items()}
+        data = {**data, "exports": each}
     return data
+
+
+#: The option of optional rewrites when the common ones were a flag.
+_EARLIER = "also_rewrite"
+
+
+def join_rewrites(options: dict[str, Any]) -> dict[str, Any]:
+    """Options of an export with all rewrites in one."""
+    if _EARLIER not in options:
+        return options
+    options = dict(options)
+    names, common = options.pop(_EARLIER), options.get("rewrite") is True
+    names = names if isinstance(names, list) else []
+    return {**options, "rewrite": [*([ALL] if common else []), *names]}
 
 
 def structure(cls: type[T], data: dict[str, Any], where: object) -> T:
@@ -100,13 +120,13 @@ def structure(cls: type[T], data: dict[str, Any], where: object) -> T:
 
 
 def _check_keys(kind: Any, data: Any, where: object) -> None:
-    """Refuse keys that no record of a type has; msgspec skips them."""
+    """Refuse keys that no record of a type has, nor had: ``GONE``; msgspec skips them."""
     if _is_record(kind):
         kinds = _field_types(kind)
         for key, value in data.items() if isinstance(data, dict) else ():
-            if key not in kinds:
+            if key not in kinds and key not in getattr(kind, "GONE", ()):
                 raise unknown_name("key", str(key), kinds, where)
-            if kinds[key]:
+            if kinds.get(key):
                 _check_keys(kinds[key], value, where)
     elif isinstance(data, list) and get_origin(kind) is tuple:
         inner = get_args(kind)[0]

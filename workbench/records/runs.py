@@ -63,6 +63,8 @@ class Experiment:
     native runner), another runtime, or the path of an ``executor_runner`` that another tool ran.
     """
 
+    GONE = ("weights", "mode", "threads", "runs", "warmup", "extra_args", "cpu_affinity")
+
     name: str
     isa: str = "native"
     isa_off: tuple[str, ...] = ()
@@ -106,6 +108,8 @@ class Plan:
     the reason for each of ``threads``, if they were chosen by rules. ``label`` is what a person
     calls the run. ``constant`` inputs stay between calls, as the user says.
     """
+
+    GONE = ("every_s", "retries", "cool_down_s")
 
     pte: str
     sha256: str
@@ -173,6 +177,8 @@ class Plan:
 class Batch:
     """Consecutive timed inferences, in the order of measurement."""
 
+    GONE = ("late_ns", "energy_uj")
+
     round: int
     batch: int
     wall_ns: tuple[int, ...]
@@ -187,6 +193,8 @@ class Session:
     ``core`` is the core it was pinned to, or None. Custom runners have no batches: their latencies
     are those in the ETDump after the first ``skipped`` ones (warm-up).
     """
+
+    GONE = ("attempts", "operator_clock", "log")
 
     experiment: str
     threads: int
@@ -250,6 +258,8 @@ class ProcessMemory:
     among processes; ``peak`` is the largest resident set so far.
     """
 
+    GONE = ("weights",)
+
     anonymous: int = 0
     files: int = 0
     program: int = 0
@@ -288,6 +298,8 @@ class Start:
     or ``memory``, with its memory read after every stage. ``cached`` is how much of the program's
     file was in the page cache.
     """
+
+    GONE = ("weights",)
 
     experiment: str
     threads: int
@@ -365,6 +377,8 @@ class RunRecord:
     nothing else. ``model``, ``executorch`` and ``results`` are for the scripts of Arm's profiling
     kit: the first program, the build of ExecuTorch, and the experiments.
     """
+
+    GONE = ("paced",)
 
     plan: Plan
     platform: str

@@ -506,6 +506,11 @@ def test_the_documented_matrix_fits_its_schema():
     DESCRIBED.validator.validate(yaml.safe_load(EXAMPLE.read_text()))
 
 
+def test_errors_are_no_formulas_in_a_table():
+    cell = Cell("x.py:Net", "Net", "fp32", "host", "none", "Net", problem="=x.py:1: is wrong")
+    assert ",'=x.py:1: is wrong" in write_csv([cell])
+
+
 def make_portfolio(folder):
     """The record of a batch with a finished cell."""
     row = {**EMPTY, "experiment": "on", "threads": 1, "latency_ms": 1.5, "outcome": "faster"}

@@ -337,16 +337,22 @@ class _Bench:
         )
 
     def _extrapolate(self, rewrite: Rewrite) -> list[float]:
-        """How much more all parts gain than those that are tried: by elements, and by operators.
+        """How much more all parts gain than those that are tried: by time, elements and operators.
 
         Of the whole program, what a gain may be at another moment.
         """
         if not self.tried[rewrite]:
             return [1.0, 1 - OF_MOMENT, 1 + OF_MOMENT]
-        counts: list[Callable[[Any], int]]
-        counts = [self.chooser.count_elements, lambda parts: sum(map(len, parts))]
+        counts: list[Callable[[Any], float]]
+        counts = [self._measure, self.chooser.count_elements, lambda parts: sum(map(len, parts))]
         pairs = [(count(rewrite.parts), count(self.tried[rewrite])) for count in counts]
         return [every / tried for every, tried in pairs if tried]
+
+    def _measure(self, parts: Iterable[Sequence[str]]) -> float:
+        """The ms of the rows that execute some operator of these parts."""
+        names, rows = {*chain(*parts)}, self.measurement.traced_nodes
+        keys = [key for key, nodes in rows.items() if nodes & names]
+        return float(self.measurement.times.undisturbed.mean()[keys].sum())
 
     def _lower(self, rewrite: Rewrite) -> Iterator[Lowered]:
         """The parts of a remedy without and with it; or all of the program, and with it."""
