@@ -349,10 +349,16 @@ def guarded_softmax():
     )
 
 
-def language_model(tokens, words=512):
+def language_model(tokens, words=512, last=True):
+    further = [Node("FullyConnected", "y V", "z", 4.0, module="last", flops=10**6)]
     return measured(
         Kernel("embedding", "TABLE x", "e", 0.1),
-        Delegate([Node("FullyConnected", "e W", "y", 4.0, module="head", flops=10**6)]),
+        Delegate(
+            [
+                Node("FullyConnected", "e W", "y", 4.0, module="head", flops=10**6),
+                *([] if last else further),
+            ]
+        ),
         shapes={
             "TABLE": (512, 64),
             "e": (1, tokens, 64),
@@ -360,6 +366,11 @@ def language_model(tokens, words=512):
             "y": (1, tokens, words),
         },
     )
+
+
+def test_a_layer_before_others_is_no_head_though_it_is_as_wide_as_a_vocabulary():
+    rules = {finding.rule for finding in language_model(16, last=False).opportunities}
+    assert "head" not in rules
 
 
 def test_small_groups_of_int4_weights_are_found_and_large_ones_are_not():

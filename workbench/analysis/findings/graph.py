@@ -8,7 +8,7 @@ import pandas as pd
 
 from workbench.analysis import dataflow
 from workbench.analysis.caches import list_caches
-from workbench.analysis.dataflow import POINTWISE, FlowStep
+from workbench.analysis.dataflow import POINTWISE, FlowStep, NodeId
 from workbench.analysis.findings import commands, gains
 from workbench.analysis.findings.finding import LEAST_SHARE, Finding, Gain
 from workbench.analysis.findings.gains import joined_calls_ms, keys_of, time_spent
@@ -184,13 +184,26 @@ def _percent(m: Measurement, ms: float) -> str:
     return f"{100 * gains.share_of(m, ms):.0f} %"
 
 
+def _feeds_layer(m: Measurement, step: FlowStep) -> bool:
+    """Whether a layer or a product of matrices depends on a step's results."""
+    later, reached = m.flow.after(step), set[NodeId]()
+    while later:
+        step = later.pop()
+        if step.has_weights or step.type == "BatchMatrixMultiply":
+            return True
+        if step.id not in reached:
+            reached.add(step.id)
+            later += m.flow.after(step)
+    return False
+
+
 def find_head(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Scores of the vocabulary: for several tokens, or much of the time for one."""
     tensors = m.flow.tensors
     words = {tensors[s.reads[0]].shape[0] for s in m.flow.steps if "embedding" in s.type}
     for step in (step for step in m.flow.steps if step.type == "FullyConnected"):
         shape, keys = tensors[step.writes[0]].shape, keys_of(m, [step], unclaimed)
-        if shape[-1] not in words or not keys:
+        if shape[-1] not in words or not keys or _feeds_layer(m, step):
             continue
         weights = sum(t.size_bytes for t in map(tensors.__getitem__, step.reads) if t.constant)
         tokens, spent = math.prod(shape[:-1]), time_spent(m, keys)
