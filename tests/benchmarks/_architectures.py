@@ -345,8 +345,6 @@ def t5():
     return Called(model, ("input_ids",), "last_hidden_state").eval(), (tokens(64),)
 
 
-ATTENTION = ("attention", "products", "softmax")
-NORMS = ("rms_norm", "layer_norm", "group_norm")
 BERT = {
     "hidden_size": 192, "intermediate_size": 512, "num_hidden_layers": 3, "num_attention_heads": 4,
 }  # fmt: skip
@@ -360,8 +358,8 @@ ARCHITECTURES = {
     "Mixtral": Architecture(mixtral),
     "mixture of experts": Architecture(experts, ("experts",)),
     "DLRM": Architecture(dlrm, ("lookups",)),
-    "DLRM, batch of 64": Architecture(lambda: dlrm(64), ("lookups", "undelegated")),
-    "GraphSAGE": Architecture(sage, ("undelegated",)),
+    "DLRM, batch of 64": Architecture(lambda: dlrm(64), ("lookups", "matrices")),
+    "GraphSAGE": Architecture(sage, ("matrices",)),
     "RepVGG": Architecture(of_timm("repvgg_a0"), ("branches",), of_timm("repvgg_a0", merged=True)),
     "MobileOne": Architecture(
         of_timm("mobileone_s0"), ("branches",), of_timm("mobileone_s0", merged=True)
@@ -370,19 +368,19 @@ ARCHITECTURES = {
         of_timm("fastvit_t8"), ("branches",), of_timm("fastvit_t8", merged=True)
     ),
     "EfficientNetV2 int8": Architecture(
-        of_timm("efficientnetv2_rw_t", 128), ("relu",), options={"dtype": "int8"}
+        of_timm("efficientnetv2_rw_t", 128), ("float functions",), options={"dtype": "int8"}
     ),
     "MobileNetV3 int8": Architecture(of_timm("mobilenetv3_small_100"), options={"dtype": "int8"}),
-    "diffusion U-Net": Architecture(diffusion, NORMS),
-    "Mamba": Architecture(mamba, ("loops", "recurrence")),
+    "diffusion U-Net": Architecture(diffusion, ("norms", "matrices")),
+    "Mamba": Architecture(mamba, ("products", "convolutions")),
     "DistilBERT": Architecture(
         encoder("distilbert", dim=192, hidden_dim=512, n_layers=3, n_heads=4)
     ),
     "T5 encoder": Architecture(t5),
     "GPT-2": Architecture(
-        encoder("gpt2", n_embd=192, n_layer=3, n_head=4, use_cache=False), ATTENTION
+        encoder("gpt2", n_embd=192, n_layer=3, n_head=4, use_cache=False), ("powers",)
     ),
     "SegFormer": Architecture(segformer),
     "wav2vec 2": Architecture(wav2vec),
-    "PoolFormer": Architecture(of_timm("poolformer_s12", 128), ("poolings",)),
+    "PoolFormer": Architecture(of_timm("poolformer_s12", 128), ("norms",)),
 }

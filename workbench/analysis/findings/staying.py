@@ -45,7 +45,7 @@ def find_staying(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding
         f"{part} on {names} only{guess}",
         Gain(spent.ms, spent.low, spent.high, "removal"),
         keys,
-        f"compute it once, and pass the results{step}",
+        f"compute it once, and pass the results: `wb.split` makes both programs{step}",
         f"parts = wb.split(net, inputs, constant={tuple(inputs)})\n"
         f"between = parts.once({', '.join(inputs)})\n"
         "outputs = parts.each(others, *between)  # for each call; others: the inputs that change\n"
