@@ -136,7 +136,7 @@ def test_of_two_the_verdict_is_said_under_their_names():
 def test_more_than_two_are_a_table_under_what_tells_them_apart():
     run = recorded("mobilenet_v3_small_int8")
     levels = {f"m: {m.name}, 1 thread": m for m in run.traced if not m.control}
-    assert "**[1] sse2; [2] sse41; [3] avx; " in str(compare_picked(levels))
+    assert "| category | sse2 | sse41 | avx |" in str(compare_picked(levels))
 
 
 @pytest.fixture

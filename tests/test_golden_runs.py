@@ -168,7 +168,7 @@ def read_golden(sample):
 
 @pytest.mark.parametrize(
     "sample",
-    map(mark_sample, sorted(RUNS)),
+    [*map(mark_sample, sorted(RUNS))],
 )
 def test_a_recorded_run_keeps_its_numbers(sample):
     wanted = read_golden(sample)

@@ -79,7 +79,7 @@ COMMANDS_NAMED = sorted(
 
 def test_there_are_commands_in_texts_of_many_parts():
     folders = {place.partition("/")[0] for place, *_ in COMMANDS_NAMED}
-    assert {"analysis", "run", "export", "cli", "records", "report"} <= folders
+    assert {"analysis", "run", "export", "cli", "report"} <= folders
     assert len(COMMANDS_NAMED) >= 30, "those of the core alone"
     assert list(commands_of("try `workbench export MODEL --rewrite {x}` and look")) == [
         ("export", ["MODEL", "--rewrite", "norms"])

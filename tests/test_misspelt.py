@@ -24,7 +24,7 @@ RUN = wb.open_run(wb.sample_run())
         (lambda: wb.show(RUN, "layers", top="a"), "show(): top='a' is not an int, but str"),
         (lambda: wb.MeasureOptions(runs="5"), "runs='5' is not an int, but str"),
         (lambda: wb.ExportOptions(dtype=8), "dtype=8 is not a str, but int"),
-        (lambda: wb.plot_categories(RUN, by="x"), "unknown kind of bars 'x'"),
+        (lambda: wb.plot_categories(RUN, share=True), "did you mean 'shares'?"),
         (lambda: wb.show(RUN, "finding"), "unknown view 'finding' -> did you mean 'findings'?"),
         (lambda: wb.show(RUN.statistics, columns=["experimnt"]), "did you mean 'experiment'?"),
         (lambda: wb.profil, "workbench has no attribute 'profil' -> did you mean 'profile'?"),

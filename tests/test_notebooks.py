@@ -64,7 +64,7 @@ def test_what_notebooks_add_up_is_the_inference(monkeypatch, tmp_path):
     assert added == latency
     run_in_process(trace, shown)
     told = re.search(
-        r"takes (\S+) ms. The ledger adds up to (\S+) ms, all rows to (\S+) ms", shown[-2]
+        r"Method::execute: (\S+) ms. Ledger: (\S+) ms. All rows: (\S+) ms", "".join(shown)
     )
     assert told and told[1] == told[2] != told[3]
 

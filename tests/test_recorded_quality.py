@@ -10,7 +10,7 @@ EMULATED = {"toy_cnn"}  #: Shows which code runs, and has no times.
 
 @pytest.mark.parametrize(
     "name",
-    map(mark_sample, sorted(RUNS)),
+    [*map(mark_sample, sorted(RUNS))],
 )
 def test_a_sample_has_a_good_grade_all_evidence_and_a_finding_with_a_gain(name):
     run = wb.open_run(RUNS[name])

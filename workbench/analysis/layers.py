@@ -18,7 +18,7 @@ THE_MODEL, NO_LAYER = "(the model itself)", "(no layer)"
 def add_layers(operators: pd.DataFrame, attribution: pd.DataFrame) -> pd.DataFrame:
     """The operators frame with the columns of ``frames.ATTRIBUTION``."""
     table = OPERATORS.check(operators).merge(attribution, on="key", how="left", validate="1:1")
-    return ATTRIBUTION.check(table)
+    return OPERATORS.check(ATTRIBUTION.check(table))  # a join has no frame
 
 
 def place_rows(ledger: pd.DataFrame, attribution: pd.DataFrame) -> pd.DataFrame:
