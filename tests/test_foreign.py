@@ -246,7 +246,8 @@ def test_what_is_written_leaves_the_owners_files_alone(kit, cli):
 
 
 def test_everything_about_a_recording_works_or_says_what_is_missing(tmp_path):
-    run = wb.open_run(put(tmp_path, {"on.etdump": toy("on"), "off.etdump": toy("off")}))
+    folder = tmp_path / "alone" / "traces"  # other tests leave programs beside tmp_path
+    run = wb.open_run(put(folder, {"on.etdump": toy("on"), "off.etdump": toy("off")}))
     on, (ab,) = run["on"], run.comparisons
     for owner in (run, on, ab):
         for name in dir(owner):

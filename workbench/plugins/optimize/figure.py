@@ -93,16 +93,21 @@ def _name_dots(
     right = axis.figure.bbox.width * points_per_pixel
     taken = [Bbox([m - radius, m + radius]) for m, radius in zip(middles, radii, strict=True)]
     for at in sorted(range(len(names)), key=lambda at: names[at] not in first):
-        half = np.array([_LETTER * len(names[at]), height]) / 2
-        beside, above = radii[at] + 2 + half[0], radii[at] + 1 + half[1]
-        inward = max(0.0, left + 1 + half[0] - middles[at][0])
-        inward += min(0.0, right - 1 - half[0] - middles[at][0])
-        for shift in ((beside, 0), (-beside, 0), (inward, above), (inward, -above)):
-            box = Bbox([middles[at] + shift - half, middles[at] + shift + half])
-            others = taken[:at] + taken[at + 1 :]
-            inside = left < box.x0 and box.x1 < right
-            if inside and not any(map(box.overlaps, others)):
-                axis.annotate(names[at], dots[at], shift, textcoords="offset points", va="center",
+        others = taken[:at] + taken[at + 1 :]
+        for text in (names[at], names[at].partition(":")[0]):  # the name alone needs less room
+            half = np.array([_LETTER * len(text), height]) / 2
+            beside, above = radii[at] + 2 + half[0], radii[at] + 1 + half[1]
+            inward = max(0.0, left + 1 + half[0] - middles[at][0])
+            inward += min(0.0, right - 1 - half[0] - middles[at][0])
+            shifts = ((beside, 0), (-beside, 0), (inward, above), (inward, -above))
+            boxes = [Bbox([middles[at] + s - half, middles[at] + s + half]) for s in shifts]
+            free = [
+                (shift, box) for shift, box in zip(shifts, boxes, strict=True)
+                if left < box.x0 and box.x1 < right and not any(map(box.overlaps, others))
+            ]  # fmt: skip
+            if free:
+                shift, box = free[0]
+                axis.annotate(text, dots[at], shift, textcoords="offset points", va="center",
                               ha="center", fontsize=8, color=Ink.TEXT)  # fmt: skip
                 taken.append(box)
                 break
@@ -118,7 +123,7 @@ def plot_variants(study: Study) -> Chart:
     Examples
     --------
     >>> study = wb.read_study(wb.sample_file("out_squeezesam"))
-    >>> "01-fp32 (recommended)" in wb.plot_variants(study).alt_text
+    >>> f"{study.best} (recommended)" in wb.plot_variants(study).alt_text
     True
     """
     table = tabulate_variants(study)

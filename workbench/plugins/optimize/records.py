@@ -84,7 +84,7 @@ class Study:
         Examples
         --------
         >>> wb.read_study(wb.sample_file("out_squeezesam")).best
-        '01-fp32'
+        '16-int8-mixed'
         """
         path = Path(path)
         places = (path, path / STUDY, path / "optimize" / STUDY)
