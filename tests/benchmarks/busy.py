@@ -8,12 +8,12 @@ that shares may be off. Exits 1 if a category moves further than both runs say, 
 """
 
 import argparse
-import multiprocessing
 import os
 import sys
 import tempfile
 
 import pandas as pd
+from _runs import busy_loops
 
 import workbench as wb
 
@@ -22,23 +22,11 @@ MODELS = ["toy_cnn", "mobilenet_v3_small", "unet_small", "vit_tiny"]
 POINTS = 2.0
 
 
-def spin():
-    """Keep a core busy."""
-    while True:
-        pass
-
-
 def measure(program, folder, loops):
     """A run beside so many busy loops."""
-    processes = [multiprocessing.Process(target=spin, daemon=True) for _ in range(loops)]
-    for process in processes:
-        process.start()
     options = wb.MeasureOptions(evidence=False, cold_start=False, roof=False)
-    try:
+    with busy_loops(loops):
         return wb.measure(program, options=options, root=folder, progress=lambda *_: None)
-    finally:
-        for process in processes:
-            process.kill()
 
 
 def move(before, after, table, name):

@@ -24,7 +24,6 @@ largest categories is open and only one is named.
 
 import argparse
 import json
-import multiprocessing
 import os
 import subprocess
 import sys
@@ -34,6 +33,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from _runs import busy_loops
 
 import workbench as wb
 from workbench.analysis.statistics import half_width
@@ -226,30 +226,19 @@ def check(name, given, folder):
     return wrong
 
 
-def spin():
-    """Keep a core busy."""
-    while True:
-        pass
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", metavar="NAME")
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--busy", type=int, default=0)
     options = parser.parse_args()
-    loops = [multiprocessing.Process(target=spin, daemon=True) for _ in range(options.busy)]
-    for loop in loops:
-        loop.start()
+    networks = build()
+    names = [name for name in networks if name in options.names or not options.names]
     wrong = 0
-    for _ in range(options.runs):
-        for name, given in build().items():
-            if options.names and name not in options.names:
-                continue
+    with busy_loops(options.busy):
+        for name in names * options.runs:
             with tempfile.TemporaryDirectory() as folder:
-                wrong += bool(check(name, given, Path(folder)))
-    for loop in loops:
-        loop.terminate()
+                wrong += bool(check(name, networks[name], Path(folder)))
     print(f"{wrong} rows do not hold")
     return 1 if wrong else 0
 

@@ -276,10 +276,7 @@ def kept_runs(session: Session, traced_ns: np.ndarray, path: Path) -> np.ndarray
         kept = np.zeros(runs, dtype=bool)
         kept[session.skipped + middle_half(traced_ns[session.skipped :])] = True
         return kept
-    wall, cpu = (
-        np.concatenate([getattr(batch, clock) for batch in session.batches])
-        for clock in ("wall_ns", "cpu_ns")
-    )
+    wall, cpu, _ = _inferences_of(session)
     if runs != len(wall):
         raise TraceError(f"holds {runs} runs, the manifest {len(wall)}", where=path)
     return find_undisturbed_runs(wall, cpu, session.threads)
@@ -292,12 +289,15 @@ def lost_times(session: Session, traced_ns: np.ndarray) -> np.ndarray:
     """
     if not session.batches or session.threads != 1:
         return np.zeros((len(traced_ns), 2))
-    wall, cpu, switches = (
-        np.concatenate([getattr(batch, name) for batch in session.batches])
-        for name in ("wall_ns", "cpu_ns", "preempted")
-    )
+    wall, cpu, switches = _inferences_of(session)
     lost_ns = np.where(cpu > 0, np.minimum(wall, traced_ns) - cpu, 0)
     return np.column_stack([lost_ns.clip(0), switches])
+
+
+def _inferences_of(session: Session) -> list[np.ndarray]:
+    """Wall and CPU time in ns, and context switches, of each inference of a process."""
+    names = ("wall_ns", "cpu_ns", "preempted")
+    return [np.concatenate([getattr(b, name) for b in session.batches]) for name in names]
 
 
 def closed_runs(events: pd.DataFrame, ledger: pd.DataFrame) -> np.ndarray:

@@ -101,11 +101,11 @@ def _contrast_operators(several: Comparisons) -> Iterator[tuple[str, str]]:
     (first, before), *others = counts.items()
     for name, after in others:
         changes = {"without": before - after, "with": after - before}
-        said = [f"{word} {_list_kernels(part)}" for word, part in changes.items() if part]
-        if said:
+        kinds = [f"{word} {_list_kernels(part)}" for word, part in changes.items() if part]
+        if kinds:
             numbers = f"{after.total()} operators, {before.total()} in {first}"
             other = ", which is another model" * bool(several.pairs[name].models)
-            yield name, f"What changed in {name}{other}: {numbers}; {', '.join(said)}."
+            yield name, f"What changed in {name}{other}: {numbers}; {', '.join(kinds)}."
 
 
 def _count_kernels(m: Measurement) -> Counter[str]:

@@ -3,6 +3,7 @@
 import math
 import textwrap
 from collections.abc import Collection, Iterator
+from itertools import islice
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -31,8 +32,9 @@ DOT = "variant-"
 _LOG_ABOVE = 4
 #: Letters of what a variant changes, beside its dot.
 _LETTERS = 40
-#: The width of a letter of 8 points in a figure, in points, on average.
+#: The average width of a letter of 8 points, and the height of a line of them, in points.
 _LETTER = 5.2
+_HEIGHT = 9.0
 _FLOATING = ("fp32", "fp16", "fp16w", "bf16")
 _TRIED = (
     *("name", "change", "latency_ms", "threads", "speedup", "speedup_low", "speedup_high"),
@@ -89,28 +91,35 @@ def _name_dots(
     axis.autoscale_view()
     points_per_pixel = 72 / axis.figure.dpi
     middles = axis.transData.transform(dots) * points_per_pixel
-    left, height = axis.bbox.x0 * points_per_pixel, 9.0
+    left = axis.bbox.x0 * points_per_pixel
     right = axis.figure.bbox.width * points_per_pixel
     taken = [Bbox([m - radius, m + radius]) for m, radius in zip(middles, radii, strict=True)]
     for at in sorted(range(len(names)), key=lambda at: names[at] not in first):
         others = taken[:at] + taken[at + 1 :]
-        for text in (names[at], names[at].partition(":")[0]):  # the name alone needs less room
-            half = np.array([_LETTER * len(text), height]) / 2
-            beside, above = radii[at] + 2 + half[0], radii[at] + 1 + half[1]
-            inward = max(0.0, left + 1 + half[0] - middles[at][0])
-            inward += min(0.0, right - 1 - half[0] - middles[at][0])
-            shifts = ((beside, 0), (-beside, 0), (inward, above), (inward, -above))
-            boxes = [Bbox([middles[at] + s - half, middles[at] + s + half]) for s in shifts]
-            free = [
-                (shift, box) for shift, box in zip(shifts, boxes, strict=True)
-                if left < box.x0 and box.x1 < right and not any(map(box.overlaps, others))
-            ]  # fmt: skip
-            if free:
-                shift, box = free[0]
-                axis.annotate(text, dots[at], shift, textcoords="offset points", va="center",
-                              ha="center", fontsize=8, color=Ink.TEXT)  # fmt: skip
-                taken.append(box)
-                break
+        places = (
+            (text, shift, box)
+            for text in (names[at], names[at].partition(":")[0])  # a name alone needs less room
+            for shift, box in _list_places(text, middles[at], radii[at], left, right)
+            if not any(map(box.overlaps, others))
+        )
+        for text, shift, box in islice(places, 1):
+            axis.annotate(text, dots[at], shift, textcoords="offset points", va="center",
+                          ha="center", fontsize=8, color=Ink.TEXT)  # fmt: skip
+            taken.append(box)
+
+
+def _list_places(
+    text: str, middle: np.ndarray, radius: float, left: float, right: float
+) -> Iterator[tuple[tuple[float, float], Bbox]]:
+    """Where a label may stand beside, above or below its dot, inside the axis; all in points."""
+    half = np.array([_LETTER * len(text), _HEIGHT]) / 2
+    beside, above = radius + 2 + half[0], radius + 1 + half[1]
+    inward = max(0.0, left + 1 + half[0] - middle[0])
+    inward += min(0.0, right - 1 - half[0] - middle[0])
+    for shift in ((beside, 0.0), (-beside, 0.0), (inward, above), (inward, -above)):
+        box = Bbox([middle + shift - half, middle + shift + half])
+        if left < box.x0 and box.x1 < right:
+            yield shift, box
 
 
 @draws(Study)

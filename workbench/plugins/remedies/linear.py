@@ -26,8 +26,8 @@ from workbench.plugins.remedies.equivalence import (
     sqnr,
     value,
 )
+from workbench.plugins.remedies.indexing import PLACED, copy_rows
 from workbench.plugins.remedies.moves import SLICES, arrange, map_elements, number
-from workbench.plugins.remedies.rows import PLACED, copy_rows
 
 aten: Any = torch.ops.aten
 #: What XNNPACK computes as it is, or what is no map of a single tensor.

@@ -40,6 +40,7 @@ from workbench.plugins.remedies.graph import (
     replace_part,
     use_single_precision,
 )
+from workbench.plugins.remedies.indexing import find_sums
 from workbench.plugins.remedies.linear import find_matrices
 from workbench.plugins.remedies.loops import find_loops, find_tables
 from workbench.plugins.remedies.moves import find_slices, find_undone
@@ -50,7 +51,6 @@ from workbench.plugins.remedies.operators import (
     find_product,
 )
 from workbench.plugins.remedies.repeats import find_broadcasts, find_groups, find_masks
-from workbench.plugins.remedies.rows import find_sums
 from workbench.plugins.remedies.table import REMEDIES
 from workbench.plugins.remedies.windows import find_convolution
 

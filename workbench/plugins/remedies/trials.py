@@ -356,7 +356,7 @@ class _Bench:
         """The ms of the rows that execute some operator of these parts."""
         names, rows = {*chain(*parts)}, self.measurement.traced_nodes
         keys = [key for key, nodes in rows.items() if nodes & names]
-        return float(self.measurement.times.undisturbed.mean()[keys].sum())
+        return float(self.measurement.costs.loc[keys, "mean_ms"].sum())
 
     def _lower(self, rewrite: Rewrite) -> Iterator[Lowered]:
         """The parts of a remedy without and with it; or all of the program, and with it."""
