@@ -1,7 +1,6 @@
 """How many restarts and rounds a run has."""
 
 import itertools
-import math
 import shutil
 from collections import Counter
 from dataclasses import replace
@@ -48,7 +47,7 @@ def count_restarts(plan, folder, restart_s, on_core=1.0):
     """The restarts of a run, each of which takes so long."""
     recorder = record_in(folder, plan, find_runner())
     names, count = [e.name for e in plan.experiments], 0
-    for process in restarts(recorder, lambda run: math.inf):
+    for process in restarts(recorder):
         recorder.add_sessions(session(name, process, [10**6], [10**6 * on_core]) for name in names)
         recorder.update(spent_s=recorder.run.spent_s + restart_s)
         count += 1

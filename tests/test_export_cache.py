@@ -10,9 +10,12 @@ from exporting import run_program
 
 import workbench as wb
 from workbench import store
-from workbench.export import artifact as cache
+from workbench.export import artifact
 from workbench.export.artifact import export_model
+from workbench.export.traced import trace_model
+from workbench.models.inputs import choose_inputs
 from workbench.options import ExportOptions
+from workbench.process import silence
 
 MODEL = """\
 import torch
@@ -42,6 +45,13 @@ def files(tmp_path, monkeypatch):
     torch.save(torch.ones(1), "scale.pt")
     torch.save({"weight": torch.ones(3, 4), "bias": torch.zeros(3)}, "weights.pt")
     return tmp_path
+
+
+def identify_export(model, options=ExportOptions()):
+    """What an export depends on: the record's ``made_from``."""
+    with silence():
+        loaded = wb.load_model(model, state_dict=options.state_dict or None)
+    return artifact._list_sources(trace_model(choose_inputs(loaded, options)), options)
 
 
 def export(model="mine.py:Net", **choices):
@@ -106,19 +116,19 @@ def test_whatever_it_was_made_from_is_noticed(files, what):
     if what == "weights":
         choices["state_dict"] = "weights.pt"
     options = ExportOptions(backend="portable", **choices)
-    before = cache.identify_export("mine.py:Net", options)
-    assert cache.identify_export("mine.py:Net", options) == before
+    before = identify_export("mine.py:Net", options)
+    assert identify_export("mine.py:Net", options) == before
     CHANGES[what]()
-    after = cache.identify_export("mine.py:Net", options)
+    after = identify_export("mine.py:Net", options)
     changed = {name for name in before if before[name] != after[name]}
     assert changed == {{"a line above": "lines", "inputs": "inputs"}.get(what, "model")}
 
 
 def test_what_is_no_part_of_the_graph_makes_no_other_export(files):
-    before = cache.identify_export("mine.py:Net")
+    before = identify_export("mine.py:Net")
     Path("mine.py").write_text(MODEL + "# more\n")
     Path("other.py").write_text("SIZE = 1\n")
-    assert cache.identify_export("mine.py:Net") == before
+    assert identify_export("mine.py:Net") == before
 
 
 READS = """\
@@ -196,7 +206,7 @@ def test_what_a_model_reads_while_it_is_built_makes_another_program(reader, monk
 @pytest.mark.whole
 def test_what_was_made_from_something_else_is_made_again(files):
     pte, _ = export()
-    assert wb.open_program(pte).export.made_from == cache.identify_export(
+    assert wb.open_program(pte).export.made_from == identify_export(
         "mine.py:Net", ExportOptions(backend="portable")
     )
     CHANGES["an import"]()
@@ -275,13 +285,13 @@ def test_a_loaded_model_is_identified_as_others_are(files):
 
 def test_a_class_of_one_name_in_two_files_of_a_folder_is_two_models(files):
     Path("other.py").write_text(MODEL.replace("* SCALE", "+ SCALE"))
-    mine, other = (cache.identify_export(f"{name}.py:Net") for name in ("mine", "other"))
+    mine, other = (identify_export(f"{name}.py:Net") for name in ("mine", "other"))
     assert mine["model"] != other["model"]
 
 
 def test_the_dtype_and_rewrites_make_no_other_model(files):
     options = ExportOptions(dtype="int8", rewrite=("attention",))
-    plain, changed = (cache.identify_export("mine.py:Net", o) for o in (ExportOptions(), options))
+    plain, changed = (identify_export("mine.py:Net", o) for o in (ExportOptions(), options))
     assert plain["model"] == changed["model"] and plain["settings"] != changed["settings"]
 
 
@@ -295,7 +305,7 @@ def test_both_sides_of_a_branch_are_parts_of_the_graph(tmp_path):
             return torch.cond(x.sum() > 0, lambda x: x + 1, lambda x: x * self.factor, (x,))
 
     models = [wb.load_model(Branch(factor), torch.ones(3)) for factor in (2.0, 2.0, 3.0)]
-    first, same, other = (cache.identify_export(model)["model"] for model in models)
+    first, same, other = (identify_export(model)["model"] for model in models)
     assert first == same != other
 
 

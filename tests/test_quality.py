@@ -10,7 +10,6 @@ from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
-import numpy as np
 import pandas as pd
 import pytest
 from command_line import COMMANDS
@@ -18,11 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from planned import make_plan, record_in, run_plan
 from record_programs import SHIPPED, design_probes, export_probe, name_probe
-from run_folder import open_made_run
 
 import workbench as wb
 from workbench import store
-from workbench.analysis.power import count_needed, foresee, judge_restarts
 from workbench.analysis.quality import CRITERIA, describe_quality
 from workbench.analysis.use import Use, decide_use, describe_use
 from workbench.cli import main
@@ -140,114 +137,19 @@ def recorder_with(plan, tmp_path, spent_s):
     return recorder
 
 
-def test_restarts_end_with_the_budget_or_when_it_is_enough(plan, tmp_path):
+def test_restarts_end_with_the_budget(plan, tmp_path):
     given = recorder_with(plan, tmp_path / "a", 0.0)
-    assert list(restarts(given, lambda run: 1.0)) == [0, 1]
+    assert list(restarts(given)) == [0, 1]
     budget = replace(plan, budget_s=10.0)
     # As if the three restarts had taken 6 s: a fourth fits, a sixth would not.
     recorder = recorder_with(budget, tmp_path / "c", 0.0)
     taken = []
-    for process in restarts(recorder, lambda run: 0.0):
+    for process in restarts(recorder):
         taken.append(process)
         recorder.update(spent_s=recorder.run.spent_s + 2.0)
-    assert taken == [0, 1, 2, 3, 4] and not recorder.run.pilot, "all count: time ended it"
+    assert taken == [0, 1, 2, 3, 4]
     short = recorder_with(replace(plan, budget_s=0.1), tmp_path / "d", 99.0)
-    assert list(restarts(short, lambda run: 1.0)) == [0, 1, 2]
-
-
-def test_the_restarts_that_decide_when_a_run_stops_do_not_count(plan, tmp_path):
-    """They are asked once, after five, and the run ends after as many more as they say."""
-    asked = []
-    recorder = recorder_with(replace(plan, budget_s=100.0), tmp_path, 0.0)
-    for process in restarts(recorder, lambda run: asked.append(run.spent_s) or 7.0):
-        recorder.update(spent_s=process + 1.0)
-    assert (process, recorder.run.pilot, asked) == (11, 5, [5.0])
-
-
-@pytest.mark.parametrize("part", ["whole", "interrupted"])
-def test_how_many_restarts_follow_is_decided_by_the_first_five_alone(tmp_path, part):
-    """Whatever came after them, as in a run that was interrupted and goes on."""
-    run = open_made_run(
-        tmp_path, {"off": 3.0, "on": 3.0}, control=True, traced=1, processes=12, restart=0.01
-    )
-    sessions = run.record.sessions
-    first = replace(run.record, sessions=tuple(s for s in sessions if s.process < 5))
-    record = first if part == "interrupted" else run.record
-    table = replace(run, record=first).compare().latency
-    half = float(np.log(table["high"] / table["low"]).iloc[0] / 2)
-    for wanted, needed in ((half * 1.01, 5), (half / 2, 20), (half / 3, 45)):
-        precise = replace(record, plan=replace(record.plan, precision=wanted))
-        assert count_needed(precise) == pytest.approx(needed, abs=1)
-    detectable = float(table["detectable"].iloc[0])
-    assert count_needed(record, find=detectable * 1.01) == 5
-    assert 17 < count_needed(record, find=detectable / 2) < 24
-    alone = replace(record, plan=replace(record.plan, pairs=()))
-    assert count_needed(alone) == math.inf, "nothing is compared"
-
-
-def test_no_number_of_restarts_finds_less_than_the_margin_without_a_control(tmp_path):
-    record = open_made_run(
-        tmp_path, {"off": 3.0, "on": 3.0}, traced=1, processes=5, restart=0.01
-    ).record
-    assert count_needed(record, find=0.02) == math.inf
-    assert 5 <= count_needed(record, find=0.04) < math.inf
-
-
-def test_a_run_that_stopped_early_shows_the_restarts_that_count(tmp_path):
-    """In every frame; the first restarts are 50 % slower here."""
-    slow = {"off": 3.0, "on": 3.0}
-    run = open_made_run(tmp_path / "run", slow, control=True, traced=2, processes=10, restart=0.01)
-    run = open_made_run(
-        tmp_path / "early", slow, traced=2, processes=10, restart=0.01, control=True,
-        changes={"pilot": 5}, latencies=run.latencies[~run.latencies["traced"]].assign(
-            cpu_ns=lambda t: t["cpu_ns"].where(t["process"] >= 5, t["cpu_ns"] * 3 // 2)
-        ),
-    )  # fmt: skip
-    on = run["on"]
-    assert set(run.latencies["process"]) == set(on.ledger["process"]) == set(range(5, 10))
-    assert on.restarts.index.tolist() == list(range(5, 10))
-    assert on.latency_ms == pytest.approx(3.0, rel=0.03)
-    assert run.compare().latency["restarts"].tolist() == [5]
-    assert "(the first 5 only decided how many follow)" in run.description.to_string()
-    assert {s.process for s in run.record.sessions} == set(range(10)), "the record has all"
-
-
-@pytest.mark.parametrize(("restart_s", "restarts"), [(4, 5), (10, 3)])
-def test_a_long_run_says_after_the_second_restart_what_a_decision_takes(
-    tmp_path, restart_s, restarts
-):
-    """Its restarts scatter by more than the sides differ."""
-    record = open_made_run(
-        tmp_path / "made", {"off": 300.0, "on": 299.0}, control=True, traced=1, processes=2,
-        restart=0.05, seed=3,
-    ).record  # fmt: skip
-    long = replace(record, plan=replace(record.plan, processes=0), spent_s=2.0 * restart_s)
-    verdict, warning = judge_restarts(long, wb.MeasureOptions())
-    assert "inconclusive" in verdict
-    assert re.search(rf"^warning: {restarts} restarts will show changes above .* for ", warning)
-    assert not judge_restarts(replace(long, spent_s=0.5), wb.MeasureOptions()), "after the third"
-
-
-def test_a_run_foresees_what_it_will_find(tmp_path):
-    """By the scatter of its first restarts; the same scatter over all restarts does find it."""
-    record = open_made_run(
-        tmp_path, {"off": 3.0, "on": 3.0}, control=True, traced=1, processes=12, restart=0.01
-    ).record
-    first = replace(
-        record,
-        plan=replace(record.plan, processes=12),
-        spent_s=30.0,
-        sessions=tuple(s for s in record.sessions if s.process < 3),
-    )
-    text = foresee(first)
-    (will,) = re.findall(r"^12 restarts will show changes above ([\d.]+) %$", text)
-    assert 0.3 < float(will) < 6
-    assert foresee(first, float(will) / 100 + 0.001) == text
-    ((needed, minutes),) = re.findall(
-        r"--processes (\d+), about ([\d.]+) minutes", foresee(first, float(will) / 200)
-    )
-    assert int(needed) > 12 and float(minutes) == pytest.approx(int(needed) / 6, abs=0.1)
-    assert foresee(first, 1e-6).endswith("stop other programs")
+    assert list(restarts(short)) == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -255,7 +157,6 @@ def test_a_run_foresees_what_it_will_find(tmp_path):
     [
         (["--budget", "soon"], "not a duration"),
         (["--budget", "0s"], "not a duration"),
-        (["--measure", "precision=x"], "not a percentage"),
     ],
 )
 def test_bad_budgets_are_usage_errors(options, words, capsys):

@@ -9,12 +9,13 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from latencies import compare_latencies
 from program_builder import Delegate, Kernel, Node, changed, measured
 from scipy.special import polygamma, stdtrit
 from simulate import simulate_operators, simulate_restarts
 from synthetic import synthetic_latencies
 
-from workbench.analysis.compare import compare_latencies, compare_restarts, tabulate_comparison
+from workbench.analysis.compare import compare_restarts, tabulate_comparison
 from workbench.analysis.findings.gains import time_spent
 from workbench.analysis.speedup import (
     MARGIN,

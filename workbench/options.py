@@ -140,11 +140,9 @@ class ExportOptions(Options):
 class MeasureOptions(Options):
     """What to measure, and how long.
 
-    With ``budget_s`` (seconds), restarts continue until the time is spent, or where that saves half
-    of it, until there are as many as the first five ask for: for intervals whose half width is
-    ``precision`` (relative), or to find a difference of ``find`` (relative). The first five then do
-    not count. Otherwise there are so many ``processes``, or with 0, as many as fit into two seconds
-    for each experiment and thread count, from 5 to 40.
+    With ``budget_s`` (seconds), restarts continue until the time is spent. Otherwise there are so
+    many ``processes``, or with 0, as many as fit into two seconds for each experiment and thread
+    count, from 5 to 40.
 
     Examples
     --------
@@ -198,19 +196,6 @@ class MeasureOptions(Options):
     )
     budget_s: float = option(
         0.0, "Time to measure for, such as 30s, instead of --runs.", name="budget", type="duration"
-    )
-    precision: float = option(
-        0.01,
-        "With --budget: half the width of the intervals for which the run may stop earlier.",
-        type="percent",
-        expert=True,
-    )
-    find: float = option(
-        0.0,
-        "Difference between two sides to find, such as 2%: after three restarts the run "
-        "says what that takes; with --budget, it may stop when that many have followed five.",
-        type="percent",
-        expert=True,
     )
     warmup: int = option(1, "Inferences before timing; of short ones, some more.", expert=True)
     processes: int = option(

@@ -20,6 +20,7 @@ from workbench.errors import StoreError, UsageError, WorkbenchError
 from workbench.names import LONGEST_NOTE, check_label
 from workbench.options import ExportOptions
 from workbench.records.codec import (
+    check_keys,
     check_version,
     from_json,
     parse_json,
@@ -500,7 +501,10 @@ def save_recipe(recipe: Recipe, path: Path) -> Path:
 
 def load_recipe(path: Path) -> Recipe:
     """Read a recipe."""
-    return structure(Recipe, check_version(read_yaml(path), path), path)
+    content = check_version(read_yaml(path), path)
+    recipe = structure(Recipe, content, path)
+    check_keys(recipe, content, path)
+    return recipe
 
 
 #: Limits of a YAML file that a person writes.

@@ -16,22 +16,22 @@ from workbench.analysis.findings.rules import find_bottlenecks
 from workbench.analysis.machine_code import keep_places
 from workbench.analysis.open import open_run
 from workbench.analysis.operators import Scheme, load_scheme
-from workbench.analysis.power import count_needed, judge_restarts
 from workbench.analysis.run import Run
 from workbench.analysis.trials import find_trials
-from workbench.errors import StoreError, UsageError, unknown_name
+from workbench.analysis.verdict import reach_verdict
+from workbench.errors import StoreError, UsageError, WorkbenchError, unknown_name
 from workbench.export.artifact import apply_recipe, export_model, keep_models
 from workbench.export.program import SUFFIXES, Program, open_program
 from workbench.export.reload import reload_model
 from workbench.models.registry import check_name
 from workbench.names import check_label, find_variables
 from workbench.options import ExportOptions, MeasureOptions, Progress, silent
-from workbench.progress import ANSWER, show_progress
+from workbench.progress import ANSWER, SO_FAR, show_progress
 from workbench.records.runs import PlannedProgram, RunRecord
 from workbench.records.trials import Trial
 from workbench.report.artifacts import write_artifacts
 from workbench.report.report import make_report, prepare_kernel
-from workbench.run.allocation import count_measured, project_restarts
+from workbench.run.allocation import MIN_RESTARTS, count_measured, project_restarts
 from workbench.run.build import describe_build, work_beside
 from workbench.run.ceilings import Peaks
 from workbench.run.execute import measure_rest, measure_restarts, optional
@@ -450,6 +450,13 @@ def _finish(recorder: RunRecorder, progress: Progress) -> None:
         recorder.run = keep_places(recorder.run, recorder.run_dir, folders)
 
 
+def judge_so_far(record: RunRecord) -> str:
+    """The first verdict of a run that goes on."""
+    ab = Run(Path(), record, find_bottlenecks).compare()
+    verdict = reach_verdict("", ab.label, ab.latency, emulated=ab.emulated, wrong=ab.wrong)
+    return f"{SO_FAR}{verdict.text}"
+
+
 def measure_programs(
     programs: Sequence[Program],
     options: MeasureOptions,
@@ -472,14 +479,14 @@ def measure_programs(
 
     def look(record: RunRecord) -> None:
         watch(record)
-        if not told:
-            told.extend(judge_restarts(record, options))
-            for text in told:
-                progress(text, count_measured(record) / project_restarts(record, 1))
+        done = count_measured(record)
+        if not told and done >= MIN_RESTARTS and plan.pairs:
+            with contextlib.suppress(WorkbenchError):  # times that cannot be compared
+                told.append(judge_so_far(record))
+                progress(told[0], done / project_restarts(record, 1))
 
     with open_record(plan, programs, runner, root, progress) as recorder:
-        needed = partial(count_needed, find=options.find)
-        measure_restarts(recorder, progress, watch=look, count_needed=needed)
+        measure_restarts(recorder, progress, watch=look)
         # Of what the answer says, nothing more will be measured.
         record = replace(recorder.run, state="complete")
         run = Run(recorder.run_dir, record, find_bottlenecks, scheme or load_scheme(), given=given)

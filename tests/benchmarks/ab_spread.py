@@ -23,11 +23,11 @@ import pandas as pd
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from latencies import compare_latencies
 from null import measure
 from planned import make_plan, record_in
 
 import workbench as wb
-from workbench.analysis.compare import compare_latencies
 from workbench.run.start import start_runner
 
 CLOCKS = ("cpu_ns", "wall_ns")

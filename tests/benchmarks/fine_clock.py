@@ -39,8 +39,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from latencies import compare_latencies
+
 import workbench as wb
-from workbench.analysis.compare import compare_latencies
 from workbench.run.build import (
     NATIVE,
     compile_flags,

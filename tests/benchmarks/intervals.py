@@ -7,8 +7,6 @@ restarts (of the machine, and of each process). The benchmark prints
 
 - how often the 95 % interval of a latency, and of a speed-up from interleaved rounds, covers the
   truth: Student's t over the restarts;
-- the same for runs with a budget, which stop early by the run's own rule: of all, and of those
-  that stopped early; with the restarts that they took;
 - the same for operators, layers and categories of runs whose traces are in nanoseconds, and in
   whole microseconds rounded down, as XNNPACK logs them: there, a row may say "below the clock";
 - among operators called faster or slower, how many differ by less than the margin (40 that differ
@@ -20,15 +18,14 @@ restarts (of the machine, and of each process). The benchmark prints
 - how often a minimum detectable change is detected.
 
 Exits 1 if an interval covers less than 93 % or more than 97 % (only the lower limit counts in
-microseconds, where intervals include all that rounding may do), with a budget less than 94 % or
-more than 96 %, or if more than 5 % of the discoveries are false.
+microseconds, where intervals include all that rounding may do), or if more than 5 % of the
+discoveries are false.
 """
 
 import argparse
 import itertools
 import sys
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -50,15 +47,8 @@ from workbench.analysis.speedup import (
     strengthen,
 )
 from workbench.analysis.statistics import half_width
-from workbench.records.runs import Plan, RunRecord
-from workbench.run import execute
-from workbench.run.allocation import PILOT_RESTARTS, count_further
 
-COVERAGE, OF_BUDGETS = (0.93, 0.97), (0.94, 0.96)
-#: Of runs with a budget: restarts that fit into it, how many of those that stopped early there must
-#: be to say how often they are right, and the scatter of a speed-up between restarts.
-FITTING, LEAST_STOPPED = (10, 20, 40, 100), 10_000
-SPREADS = (0.005, 0.008, 0.01, 0.012, 0.015, 0.02, 0.05)
+COVERAGE = (0.93, 0.97)
 MAX_FALSE = 0.05
 RESTARTS = (3, 5, 8, 20)
 #: Scatter between restarts: of each process, and of the machine, which both sides share.
@@ -75,7 +65,6 @@ def main() -> int:
     rng = np.random.default_rng(0)
     held = [
         cover_latency(rng, 5 * repeats),
-        cover_stopped(rng, 10 * repeats),
         cover_operators(repeats),
         count_false_discoveries(rng, max(20, repeats // 10)),
         cover_disturbed_parts(rng, max(20, repeats // 10)),
@@ -105,73 +94,6 @@ def cover_latency(rng, repeats: int) -> bool:
             texts.append("{:.1f}, {:.1f}".format(*(100 * share for share in found)))
         print(f"{restarts:>8}  " + "".join(f"{text:>16}" for text in texts))
     return held
-
-
-class Recorder:
-    """What the run's rule sees of a run whose restarts take a second each."""
-
-    def __init__(self, fitting: int) -> None:
-        plan = Plan("", "", "", "", (), "", (), (), budget_s=float(fitting))
-        self.run = RunRecord(plan, "", False, "", "", "", {}, {}, {})
-
-    def update(self, **changes) -> None:
-        """Change the record."""
-        self.run = replace(self.run, **changes)
-
-    def count(self, further: float) -> tuple[int, int]:
-        """The restarts that do not count, and all, if so many are to follow the pilot."""
-        for process in execute.restarts(self, lambda run: further):
-            self.update(spent_s=process + 1.0)
-        return self.run.pilot, process + 1
-
-
-def cover_stopped(rng, repeats: int) -> bool:
-    """Coverage of latency and speed-up with a budget, of all runs and of those that stop early."""
-    print(f"\na budget, 1 % wanted, {repeats} repetitions, more for {LEAST_STOPPED} that stopped:")
-    print("% of the intervals of latency, speed-up that cover")
-    print(f"fitting scatter {'all':>13} {'stopped early':>22}   restarts   half width")
-    held = True
-    for fitting, spread in itertools.product(FITTING, SPREADS):
-        rows = _stop(rng, fitting, spread, repeats)
-        while rows["early"].mean() > 0.01 and rows["early"].sum() < LEAST_STOPPED:
-            rows = pd.concat([rows, _stop(rng, fitting, spread, repeats)])
-        parts = [rows, rows[rows["early"]]]
-        texts = []
-        for part in parts:
-            shares = part[["latency", "speedup"]].mean()
-            enough = len(part) >= LEAST_STOPPED
-            held &= not enough or bool(shares.between(*OF_BUDGETS).all())
-            text = "{:.1f}, {:.1f}".format(*(100 * shares)) if enough else "too few"
-            texts.append(f"{text} of {100 * len(part) / len(rows):.0f} %")
-        print(
-            f"{fitting:>7} {100 * spread:>5.1f} % {texts[0]:>15} {texts[1]:>20}"
-            f" {rows['restarts'].mean():>10.1f} {100 * rows['half'].median():>10.2f} %"
-        )
-    return held
-
-
-def _stop(rng, fitting: int, spread: float, repeats: int) -> pd.DataFrame:
-    """Runs with a budget: whether each stopped early, and whether its intervals cover 1."""
-    shape = (fitting, repeats)
-    sides = [np.exp(rng.normal(0, spread / np.sqrt(2), shape)) for _ in range(2)]
-    pilot = speedup_of_restarts(*(side[:PILOT_RESTARTS] for side in sides))
-    further = count_further(np.log(pilot.high / pilot.low) / 2 / Plan.precision)
-    counts = {each: Recorder(fitting).count(each) for each in np.unique(further)}
-    first, end = np.array([counts[each] for each in further]).T
-    tables = []
-    for begin, count in sorted(set(counts.values())):
-        chosen = (first == begin) & (end == count)
-        counted = [side[begin:count, chosen] for side in sides]
-        speedup, latency = speedup_of_restarts(*counted), counted[0].mean(axis=0)
-        truth = np.exp(spread**2 / 4)  # the mean of the log-normal times
-        columns = {
-            "early": begin > 0, "restarts": count,
-            "latency": np.abs(latency - truth) <= half_width(counted[0]),
-            "speedup": (speedup.low <= 1) & (speedup.high >= 1),
-            "half": np.log(speedup.high / speedup.low) / 2,
-        }  # fmt: skip
-        tables.append(pd.DataFrame(columns))
-    return pd.concat(tables)
 
 
 def cover_operators(repeats: int) -> bool:

@@ -19,10 +19,10 @@ import pandas as pd
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from latencies import compare_latencies
 from planned import make_plan, record_in
 
 import workbench as wb
-from workbench.analysis.compare import compare_latencies
 from workbench.analysis.statistics import tabulate_latencies
 from workbench.run.recorder import Step
 from workbench.run.steps import attempt_step

@@ -34,11 +34,12 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from latencies import compare_latencies
 from null import measure
 from planned import make_plan
 
 import workbench as wb
-from workbench.analysis.compare import compare_latencies, compare_restarts
+from workbench.analysis.compare import compare_restarts
 from workbench.analysis.statistics import half_width, restart_latencies
 from workbench.run import execute
 

@@ -150,8 +150,7 @@ class Comparison(Noun):
     @property
     def toggled(self) -> bool:
         """Whether the two sides hide different CPU features."""
-        before, after = self.baseline.experiment, self.candidate.experiment
-        return (before.isa, before.isa_off) != (after.isa, after.isa_off)
+        return self.baseline.experiment.isa != self.candidate.experiment.isa
 
     @property
     def same_program(self) -> bool:

@@ -120,8 +120,6 @@ def _describe_experiment(experiment: Experiment) -> str:
 def _describe_protocol(record: RunRecord) -> str:
     plan = record.plan
     processes = plural(len({s.process for s in record.sessions}), "process")
-    if record.pilot:
-        processes += f" (the first {record.pilot} only decided how many follow)"
     if not record.runner:  # another tool's recording
         warmup = f" after the first {plan.warmup}" if plan.warmup else ""
         times = f"each at least {plan.runs} inferences{warmup}, timed in its trace"

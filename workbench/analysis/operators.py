@@ -18,7 +18,7 @@ from workbench.analysis.statistics import blocks_of, half_width
 from workbench.errors import StoreError, WorkbenchError, unknown_name
 from workbench.frames import CATEGORIES as CATEGORIES_FRAME
 from workbench.frames import OPERATORS, SPANS
-from workbench.records.codec import structure
+from workbench.records.codec import check_keys, structure
 from workbench.store import read_yaml
 from workbench.trace.etdump import strip_ordinal
 
@@ -122,6 +122,7 @@ def _read_scheme(path: Path) -> Scheme:
         if isinstance(rule, dict) and isinstance(rule.get("operators"), str):
             rule["operators"] = [rule["operators"]]  # a single name needs no brackets
     scheme = structure(Scheme, content, path)
+    check_keys(scheme, content, path)
     for number, rule in enumerate(scheme.rules, 1):
         _check_rule(rule, f"{path}: rule {number}")
     return scheme

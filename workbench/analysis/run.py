@@ -525,7 +525,7 @@ class Run(Noun):
         events = self._traces.get(session.etdump)
         if events is None:
             events = read_etdump(self.locate(session.etdump))
-            if session.process == self.record.pilot or len(events) <= _SHORT_TRACE:
+            if not session.process or len(events) <= _SHORT_TRACE:
                 self._traces[session.etdump] = events
         return events
 

@@ -122,19 +122,6 @@ class Speedup:
         multiple = student_quantile(freedom) + student_quantile(freedom, 0.8)
         return np.expm1(np.abs(bound.log) + self.bias + multiple * error)
 
-    @staticmethod
-    def project(change: float, restarts: int, planned: int) -> float:
-        """The minimum detectable change of so many planned restarts, from that of those measured.
-
-        Errors, and what a control differs by, fall with the root of their number; the multiple
-        falls with the degrees of freedom.
-        """
-        measured, later = (
-            (student_quantile(n - 1) + student_quantile(n - 1, 0.8)) / math.sqrt(n)
-            for n in (restarts, planned)
-        )
-        return math.expm1(math.log1p(change) * later / measured)
-
     def _join(self, bound: Speedup) -> tuple[np.ndarray, np.ndarray]:
         return _join_errors(*((np.square(side.error), side.freedom) for side in (self, bound)))
 

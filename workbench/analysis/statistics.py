@@ -176,7 +176,7 @@ def tabulate_statistics(latencies: pd.DataFrame, clock: str | None = None) -> pd
     """The statistics in milliseconds of every experiment and thread count, in order.
 
     The interval covers the latency that further restarts in *this* run would show;
-    `compare_latencies` says whether two experiments differ.
+    `Comparison.latency` says whether two experiments differ.
     """
     timed = pick_timed(latencies)
     rows = []

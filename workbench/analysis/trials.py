@@ -111,7 +111,6 @@ def find_scope(m: Measurement) -> Scope:
     experiment, phase = m.experiment, m.phase
     return Scope(
         isa=experiment.isa,
-        isa_off=tuple(experiment.isa_off),
         threads=m.threads,
         method=phase.method,
         shapes=tuple(tensor.shape for tensor in phase.inputs or m.program.inputs),

@@ -130,7 +130,7 @@ def reach_verdict(
     wrong: str = "",
     **texts: Any,
 ) -> Verdict:
-    """The verdict on a candidate, from `compare_latencies`; ``texts`` are further ones of it."""
+    """The verdict on a candidate, from ``frames.COMPARISON``; ``texts`` are further ones of it."""
     (row,) = comparison[comparison["level"] == "e2e"].to_dict("records")
     outcome = "emulated" if emulated else WRONG if wrong else row["outcome"]
     names = ("speedup", "low", "high", "floor", "detectable")

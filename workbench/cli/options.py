@@ -100,7 +100,6 @@ _SETTINGS: dict[Any, dict[str, Any]] = {
     "several": {"multiple": True, "callback": _split},
     "assignment": {"type": ASSIGNMENT, "multiple": True},
     "duration": {"type": DURATION},
-    "percent": {"type": PERCENT},
 }
 
 

@@ -69,10 +69,9 @@ def explorer_data(source: Run | Comparison) -> Json:
     labels = number_equal(name_runs(measurements)) if several else [m.label for m in measurements]
     # Those of every ISA level would take a second.
     subject = comparisons[0].candidate if comparisons else run.subject
-    isa = (subject.experiment.isa, subject.experiment.isa_off)
     described = [
         _measurement(m, numbers[_program_of(m)], tables[_program_of(m)], inferences,
-                     label=label, with_findings=(m.experiment.isa, m.experiment.isa_off) == isa)
+                     label=label, with_findings=m.experiment.isa == subject.experiment.isa)
         for m, label in zip(measurements, labels, strict=True)
     ]  # fmt: skip
     compared = [_comparison(ab, measurements, tables) for ab in comparisons]

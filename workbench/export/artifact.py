@@ -489,19 +489,6 @@ def write_inputs(
     return tuple(written)
 
 
-def identify_export(
-    model: str | LoadedModel, options: ExportOptions = ExportOptions()
-) -> dict[str, str]:
-    """What an export depends on: the record's ``made_from``. The model is loaded and traced."""
-    from workbench.export.traced import trace_model
-    from workbench.models.inputs import choose_inputs
-    from workbench.models.loader import load_model
-
-    with silence():
-        loaded = load_model(model, state_dict=options.state_dict or None)
-    return _list_sources(trace_model(choose_inputs(loaded, options)), options)
-
-
 def _list_sources(trace: TracedModel, options: ExportOptions) -> dict[str, str]:
     """What an export depends on, as hashes or short texts."""
     settings = asdict(options) | {"sizes": dict(options.sizes)}

@@ -3,14 +3,11 @@
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import is_dataclass
-from functools import cache
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar
 
 import msgspec
 
 from workbench.errors import StoreError, unknown_name
-from workbench.options import ALL
 
 SCHEMA_VERSION = 3  #: Version of all JSON files; adding a field with a default does not change it.
 
@@ -77,40 +74,21 @@ def parse_json(text: str | bytes, where: object) -> dict[str, Any]:
 
 
 def check_version(data: dict[str, Any], where: object) -> dict[str, Any]:
-    """A document of this schema version, else StoreError; options of exports as they are today."""
+    """A document of this schema version, else StoreError."""
     version = data.get("schema_version", SCHEMA_VERSION)
     if type(version) is not int or version != SCHEMA_VERSION:
         what = f"schema version {version!r:.20}, this workbench reads {SCHEMA_VERSION}"
         hint = "read it with the workbench version that wrote it, or measure again"
         raise StoreError(what, where=where, hint=hint)
-    if isinstance(export := data.get("export"), dict):
-        data = {**data, "export": join_rewrites(export)}
-    if isinstance(exports := data.get("exports"), dict):
-        each = {k: join_rewrites(v) if isinstance(v, dict) else v for k, v in exports.items()}
-        data = {**data, "exports": each}
     return data
-
-
-#: The option of optional rewrites when the common ones were a flag.
-_EARLIER = "also_rewrite"
-
-
-def join_rewrites(options: dict[str, Any]) -> dict[str, Any]:
-    """Options of an export with all rewrites in one."""
-    if _EARLIER not in options:
-        return options
-    options = dict(options)
-    names, common = options.pop(_EARLIER), options.get("rewrite") is True
-    names = names if isinstance(names, list) else []
-    return {**options, "rewrite": [*([ALL] if common else []), *names]}
 
 
 def structure(cls: type[T], data: dict[str, Any], where: object) -> T:
     """A record of type ``cls`` from the content of a JSON or YAML file; converts no values.
 
-    It is a `UsageError` if a record has an unknown key, and a `StoreError` if one is malformed.
+    Keys that it does not have are passed over: earlier workbenches wrote some. It is a `StoreError`
+    if the record is malformed.
     """
-    _check_keys(cls, data, where)
     try:
         return msgspec.convert(data, cls, str_keys=True)
     except (ValueError, RecursionError) as error:
@@ -119,41 +97,17 @@ def structure(cls: type[T], data: dict[str, Any], where: object) -> T:
         raise StoreError(what, where=where) from None
 
 
-def _check_keys(kind: Any, data: Any, where: object) -> None:
-    """Refuse keys that no record of a type has, nor had: ``GONE``; msgspec skips them."""
-    if _is_record(kind):
-        kinds = _field_types(kind)
-        for key, value in data.items() if isinstance(data, dict) else ():
-            if key not in kinds and key not in getattr(kind, "GONE", ()):
-                raise unknown_name("key", str(key), kinds, where)
-            if kinds.get(key):
-                _check_keys(kinds[key], value, where)
-    elif isinstance(data, list) and get_origin(kind) is tuple:
-        inner = get_args(kind)[0]
-        for value in data:
-            _check_keys(inner, value, where)
-    elif isinstance(data, dict) and get_origin(kind) is not tuple:
-        inner = get_args(kind)[1]
-        for value in data.values():
-            _check_keys(inner, value, where)
+def check_keys(record: object, data: Any, where: object) -> None:
+    """UsageError for a key of a file that a person wrote and that its ``record`` does not have."""
+    _compare_keys(msgspec.to_builtins(record), data, where)
 
 
-@cache
-def _field_types(record: Any) -> dict[str, Any]:
-    """The type of each field that has records in it; None for the others."""
-    return {name: _find_records(hint) for name, hint in get_type_hints(record).items()}
-
-
-@cache
-def _is_record(kind: Any) -> bool:
-    """Whether a type has a fixed set of keys: rows of frames may have further ones."""
-    return is_dataclass(kind) or getattr(kind, "__closed__", False)
-
-
-def _find_records(kind: Any) -> Any:
-    """A type without ``| None`` if it is or has a record, else None."""
-    if _is_record(kind):
-        return kind
-    if get_origin(kind) in (tuple, dict, Mapping):
-        return kind if any(map(_find_records, get_args(kind))) else None
-    return next(filter(None, map(_find_records, get_args(kind))), None)
+def _compare_keys(record: Any, data: Any, where: object) -> None:
+    if isinstance(record, dict):
+        for key, value in data.items():
+            if str(key) not in record:
+                raise unknown_name("key", str(key), record, where)
+            _compare_keys(record[str(key)], value, where)
+    elif isinstance(record, list | tuple):
+        for part, value in zip(record, data, strict=True):
+            _compare_keys(part, value, where)

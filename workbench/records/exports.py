@@ -110,7 +110,6 @@ class Cause:
 class Cure:
     """Rewrites that may make a wrong program right."""
 
-    GONE = ("sqnr_db",)
     rewrites: tuple[str, ...]
 
 

@@ -59,15 +59,12 @@ class Phase:
 class Experiment:
     """One way to run a program, of the plan's the one named ``program``, in the one ``phase``.
 
-    ``isa`` is an ISA level, ``isa_off`` further features to hide; ``runner`` is ``wheel`` (the
-    native runner), another runtime, or the path of an ``executor_runner`` that another tool ran.
+    ``isa`` is an ISA level; ``runner`` is ``wheel`` (the native runner), another runtime, or the
+    path of an ``executor_runner`` that another tool ran.
     """
-
-    GONE = ("weights", "mode", "threads", "runs", "warmup", "extra_args", "cpu_affinity")
 
     name: str
     isa: str = "native"
-    isa_off: tuple[str, ...] = ()
     runner: str = "wheel"
     control: bool = False
     program: str = ""
@@ -76,7 +73,7 @@ class Experiment:
     @property
     def has_roof(self) -> bool:
         """Whether its ISA level says all about what it may use: peaks are measured by level."""
-        return not (self.isa_off or self.control or self.runner in RUNTIMES)
+        return not (self.control or self.runner in RUNTIMES)
 
 
 @dataclass(frozen=True)
@@ -99,17 +96,13 @@ class Plan:
     0 for single inferences; ``processes`` the number of restarts of every runner, 0 for as many as
     fit into the seconds of `workbench.run.allocation`; ``sampled_ms`` the CPU time for which each
     experiment is sampled, 0 for none.
-    With a ``budget_s``, in seconds, restarts continue until the time is spent, or where that saves
-    half of it, until there are as many as the first ones ask for, so that half the width of every
-    speed-up's interval is ``precision`` (relative); each of ``processes`` restarts gets an equal
-    share. ``direction`` says which experiments are baselines and
-    why, where no toggle does. ``sweep`` is the dimension whose size every phase changes. ``starts``
-    is how often every experiment is started to time its first output. ``thread_rules`` has
-    the reason for each of ``threads``, if they were chosen by rules. ``label`` is what a person
+    With a ``budget_s``, in seconds, restarts continue until the time is spent; each of
+    ``processes`` restarts gets an equal share. ``direction`` says which experiments are baselines
+    and why, where no toggle does. ``sweep`` is the dimension whose size every phase changes.
+    ``starts`` is how often every experiment is started to time its first output. ``thread_rules``
+    has the reason for each of ``threads``, if they were chosen by rules. ``label`` is what a person
     calls the run. ``constant`` inputs stay between calls, as the user says.
     """
-
-    GONE = ("every_s", "retries", "cool_down_s")
 
     pte: str
     sha256: str
@@ -130,7 +123,6 @@ class Plan:
     sampled_ms: float = 0.0
     timeout_s: float = 120.0
     budget_s: float = 0.0
-    precision: float = 0.01
     direction: str = ""
     programs: tuple[PlannedProgram, ...] = ()
     phases: tuple[Phase, ...] = ()
@@ -177,8 +169,6 @@ class Plan:
 class Batch:
     """Consecutive timed inferences, in the order of measurement."""
 
-    GONE = ("late_ns", "energy_uj")
-
     round: int
     batch: int
     wall_ns: tuple[int, ...]
@@ -193,8 +183,6 @@ class Session:
     ``core`` is the core it was pinned to, or None. Custom runners have no batches: their latencies
     are those in the ETDump after the first ``skipped`` ones (warm-up).
     """
-
-    GONE = ("attempts", "operator_clock", "log")
 
     experiment: str
     threads: int
@@ -258,8 +246,6 @@ class ProcessMemory:
     among processes; ``peak`` is the largest resident set so far.
     """
 
-    GONE = ("weights",)
-
     anonymous: int = 0
     files: int = 0
     program: int = 0
@@ -298,8 +284,6 @@ class Start:
     or ``memory``, with its memory read after every stage. ``cached`` is how much of the program's
     file was in the page cache.
     """
-
-    GONE = ("weights",)
 
     experiment: str
     threads: int
@@ -373,12 +357,9 @@ class RunRecord:
     ``state`` is ``incomplete`` until everything is measured, then ``complete``; or ``failed``.
     ``export`` is that of the first program, None if its origin is unknown; ``exports`` has those of
     further programs by name. ``missing`` is what the runner's ExecuTorch lacks, by name, and what
-    follows from it. The first ``pilot`` restarts decided when the run was over, and count for
-    nothing else. ``model``, ``executorch`` and ``results`` are for the scripts of Arm's profiling
-    kit: the first program, the build of ExecuTorch, and the experiments.
+    follows from it. ``model``, ``executorch`` and ``results`` are for the scripts of Arm's
+    profiling kit: the first program, the build of ExecuTorch, and the experiments.
     """
-
-    GONE = ("paced",)
 
     plan: Plan
     platform: str
@@ -401,13 +382,12 @@ class RunRecord:
     model: str = ""
     executorch: dict[str, Any] = field(default_factory=dict)
     results: tuple[dict[str, Any], ...] = ()
-    pilot: int = 0
     schema_version: int = SCHEMA_VERSION
 
     @property
     def counted(self) -> tuple[Session, ...]:
-        """The complete sessions of the restarts that count."""
-        return tuple(s for s in self.sessions if s.complete and s.process >= self.pilot)
+        """The complete sessions."""
+        return tuple(s for s in self.sessions if s.complete)
 
     def export_of(self, program: PlannedProgram) -> Export | None:
         """How one of the plan's programs was exported, if that is known."""

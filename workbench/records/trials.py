@@ -17,12 +17,11 @@ TOGETHER = "together"
 class Scope:
     """What the times of a trial hold for, beside the program.
 
-    ``isa`` and ``isa_off`` are those of the experiment, ``shapes`` those of the inputs, and
+    ``isa`` is that of the experiment, ``shapes`` those of the inputs, and
     ``position`` that of the first token; ``clock`` is the one that the latency is read from.
     """
 
     isa: str = ""
-    isa_off: tuple[str, ...] = ()
     threads: int = 1
     method: str = ""
     shapes: tuple[tuple[int, ...], ...] = ()

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from workbench.records.runs import Batch, Plan, RunRecord, Session
 
@@ -13,9 +12,6 @@ from workbench.records.runs import Batch, Plan, RunRecord, Session
 MIN_RESTARTS = 3
 #: Restarts where neither their number nor a budget is given: so many at least, and at most.
 LEAST_RESTARTS, MOST_RESTARTS = 5, 40
-#: Restarts that decide how many others a budget need not exceed: three would ask for 2.4 times as
-#: many, by Student's t.
-PILOT_RESTARTS = 5
 #: Seconds on a free core for each experiment and thread count, without a budget: what five
 #: long restarts took (`tests/benchmarks/decide.py`).
 EXPERIMENT_S = 2.0
@@ -58,18 +54,6 @@ def count_measured(run: RunRecord) -> int:
     plan, sessions = run.plan, [s for s in run.sessions if s.complete and not s.traced]
     return min((sum(s.experiment == e.name and s.threads == n for s in sessions)
                 for n in plan.threads for e in plan.experiments), default=0)  # fmt: skip
-
-
-def count_further(excess: ArrayLike) -> np.ndarray:
-    """How many restarts follow a pilot whose intervals are so many times as wide as wanted.
-
-    After C. Stein, "A Two-Sample Test for a Linear Hypothesis Whose Power is Independent of the
-    Variance", Ann. Math. Stat. 16 (1945). A run that stops because its restarts seem to scatter
-    little states intervals that are too narrow, so the restarts that decide do not count: those
-    that follow know nothing of the decision, and their intervals are the usual ones. (They count
-    where the budget ends the run, whose intervals are then a little too wide.)
-    """
-    return np.maximum(LEAST_RESTARTS, np.ceil(PILOT_RESTARTS * np.square(excess)))
 
 
 def project_restarts(run: RunRecord, done: int) -> int:

@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-import math
 from collections.abc import Callable, Iterator
 
 from workbench.errors import TargetError, WorkbenchError
@@ -13,7 +12,6 @@ from workbench.run.afterwards import sample_experiments, time_starts
 from workbench.run.allocation import (
     MIN_RESTARTS,
     MOST_RESTARTS,
-    PILOT_RESTARTS,
     project_restarts,
 )
 from workbench.run.recorder import RunRecorder, Step
@@ -30,17 +28,15 @@ def measure_restarts(
     progress: Progress = silent,
     *,
     watch: Callable[[RunRecord], None] = lambda run: None,
-    count_needed: Callable[[RunRecord], float] = lambda run: math.inf,
 ) -> None:
     """Time each thread count in several fresh processes, their experiments interleaved.
 
     Untraced, for latency, alternating with ETDump, for the operators' shares. An interrupted run
     keeps its measurements; the same plan continues it. Before each step, ``watch`` is called with
-    what was measured; with a budget, ``count_needed`` says after the first restarts how many
-    further ones suffice.
+    what was measured.
     """
     recorder.inputs = locate_inputs(recorder.run.plan, recorder.run_dir)
-    for process in restarts(recorder, count_needed):
+    for process in restarts(recorder):
         for step in list_steps(recorder, process):
             watch(recorder.run)
             announce(step, recorder.run, progress)
@@ -76,23 +72,12 @@ def optional(
         progress(f"warning: {part} not made: {text}", 1.0)
 
 
-def restarts(recorder: RunRecorder, count_needed: Callable[[RunRecord], float]) -> Iterator[int]:
-    """The restarts to measure: a given number, or as many as the seconds allow and need.
-
-    With a budget, a pilot decides how many restarts follow, if that saves half of the seconds. The
-    record then says that the pilot does not count.
-    """
-    plan, last = recorder.run.plan, math.inf
+def restarts(recorder: RunRecorder) -> Iterator[int]:
+    """The restarts to measure: a given number, or as many as the seconds allow."""
+    plan = recorder.run.plan
     least = MIN_RESTARTS if plan.budget_s else plan.processes or MIN_RESTARTS
     for process in itertools.count():
-        fitting = project_restarts(recorder.run, process)
-        if process >= least and process >= fitting:
-            return
-        if plan.budget_s and process == PILOT_RESTARTS:
-            needed = PILOT_RESTARTS + count_needed(recorder.run)
-            last = needed if needed <= fitting / 2 else math.inf
-        if process >= last:
-            recorder.update(pilot=PILOT_RESTARTS)
+        if process >= max(least, project_restarts(recorder.run, process)):
             return
         yield process
 

@@ -60,7 +60,6 @@ def make_plan(programs: Sequence[Program], options: MeasureOptions, runner: Runn
         starts=min(options.processes or MAX_STARTS, MAX_STARTS) if options.cold_start else 0,
         timeout_s=options.timeout_s,
         budget_s=options.budget_s,
-        precision=options.precision,
         label=check_label(options.label),
         constant=options.constant,
     )

@@ -3,20 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from workbench.errors import StoreError
-from workbench.key import make_key
 from workbench.options import Progress, silent
 from workbench.run.build import (
-    NATIVE,
-    ZIG,
     build_runner,
     find_operator_libraries,
     find_sdk,
-    installed_compiler,
     outline_runner,
 )
 from workbench.run.bundle import bundle_command, make_bundle
@@ -93,15 +88,6 @@ def find_runner(
         hashes = (f"{Path(path).name} {sha256_of(Path(path))[:12]}" for path in operators)
         description["operators"] = ", ".join(hashes)
     return Runner(tuple(command), description, target, libraries, tuple(given))
-
-
-def identify_runner(target: str) -> str:
-    """A hash of what a runner is built from; builds nothing and contacts no target."""
-    parts = [target, metadata.version("executorch")]
-    if target == HOST.name:
-        parts += installed_compiler() or ["zig", ZIG]
-    parts += [sha256_of(path) for path in sorted(NATIVE.iterdir())]
-    return make_key(parts)
 
 
 def open_runner(runner: Runner, flags: Sequence[str], *, timeout_s: float) -> RunnerSession:

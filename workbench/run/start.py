@@ -23,8 +23,6 @@ def start_runner(
     flags = ["--model_path", target.push(Path(program.pte)), "--cpu_threads", str(threads)]
     flags += ["--data_path", target.push(Path(program.data))] if program.data else []
     flags += ["--isa", experiment.isa]
-    if experiment.isa_off:
-        flags += ["--isa_off", ",".join(experiment.isa_off)]
     if phase.method:
         flags += ["--method_name", phase.method]
     flags += _list_inputs(recorder, experiment)

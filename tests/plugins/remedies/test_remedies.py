@@ -909,11 +909,11 @@ def test_an_estimate_below_one_percent_comes_after_what_may_gain_more():
 
 
 @pytest.mark.parametrize(
-    "change", [{"threads": 2}, {"isa": "avx2"}, {"isa_off": ("avx512f",)}, {"method": "decode"},
+    "change", [{"threads": 2}, {"isa": "avx2"}, {"method": "decode"},
                {"shapes": ((1, 8),)}, {"position": 7}, {"cpu": "another"}, {"clock": "wall_ns"}],
 )  # fmt: skip
 def test_a_trial_holds_for_its_scope_alone(change):
-    scope = Scope("native", (), 1, "", ((1, 4),), 0, "this", "cpu_ns")
+    scope = Scope("native", 1, "", ((1, 4),), 0, "this", "cpu_ns")
     finding = Finding("slow", Gain.at_most(0.5), ("a",), "do", rule="remedy", latency_ms=1.0)
     trial = made_trial("mean", finding.id, scope)
     (tried,) = apply_trials([finding], [trial], scope)

@@ -1,18 +1,15 @@
 """Sweeps over ISA levels, thread counts and sizes, as an opened run shows them."""
 
 import json
-import math
 import re
 from itertools import pairwise
 
 import numpy as np
-import pandas as pd
 import pytest
 from recorded import recorded, report_text
 from run_folder import open_made_run
 
 import workbench as wb
-from workbench.plugins.sweeps.view import plot_positions
 
 BRIEF = {"traced": 2, "drift": 0.01}
 
@@ -88,29 +85,12 @@ def test_threads_that_share_a_unit_are_said_to_be_slower(tmp_path):
     )
 
 
-@pytest.mark.parametrize(("power", "fits"), [(2, True), (1, False)])
-def test_a_line_through_latencies_finds_the_fixed_and_the_growing_part(tmp_path, power, fits):
-    sizes = {f"b{n}": n for n in (2, 4, 8)}
-    times = {f"b{n}_on": 2.0 + 0.25 * n**2 for n in (2, 4, 8)}
-    given = {"drift": 0.0, "outliers": 0.0, "processes": 8, "traced": 2}
-    run = open_made_run(tmp_path, times, sizes=sizes, power=power, **given)
-    (line,) = run.size_fits.itertuples()
-    if fits:
-        assert line.fixed_low_ms < 2.0 < line.fixed_high_ms
-        assert line.each_low_ms < 0.25 < line.each_high_ms
-        assert line.off < 0.02
-        assert "latency = fixed + each * size" in str(wb.show(run, "sweeps"))
-    else:
-        assert line.off > 0.1
-
-
-def test_two_sizes_show_no_line_and_changes_with_the_size_are_sentences(tmp_path):
+def test_changes_with_the_size_are_sentences(tmp_path):
     times = {"b4_off": None, "b4_on": None, "b8_off": None, "b8_on": None}
     factors = {"b4_on": {"Convolution": 0.2}, "b8_on": {"Convolution": 0.5}}
     pairs = (("b4_off", "b4_on"), ("b8_off", "b8_on"))
     sizes = {"b4": 4, "b8": 8}
     run = open_made_run(tmp_path, times, factors=factors, pairs=pairs, sizes=sizes, **BRIEF)
-    assert run.size_fits is None
     off, on, pays = run.size_changes
     assert off == "off, 1 thread: most time in Convolution at every size"
     assert on == "on, 1 thread: most time in GEMM from batch=4, then Convolution from batch=8"
@@ -134,28 +114,10 @@ def test_steps_of_isa_levels_are_rows():
     assert dots == list(levels["speedup"].dropna())
 
 
-def test_time_over_position_is_a_line_of_each_side():
-    rows = [(f"{side}", 1, 1.0, at, base + at / 64) for side, base in (("off", 4.0), ("on", 2.0))
-            for at in (512, 0, 128)]  # fmt: skip
-    rows += [("on", 1, 16.0, 0, 30.0), ("on", 1, math.nan, 7, 1.0)]
-    phases = pd.DataFrame(
-        rows, columns=["experiment", "threads", "tokens", "position", "latency_ms"]
-    )
-    ms = phases["latency_ms"]
-    figure = plot_positions(phases.assign(latency_low_ms=ms - 0.5, latency_high_ms=ms + 1.0))
-    (axis,) = figure.axes
-    lines = {text.get_text(): text for text in axis.get_legend().get_texts()}
-    assert list(lines) == ["off, 1 thread, 1 token", "on, 1 thread, 1 token"]
-    first, *_ = axis.containers
-    assert first[0].get_xdata().tolist() == [0, 128, 512]
-    assert first[0].get_ydata().tolist() == [4.0, 6.0, 12.0]
-    assert plot_positions(phases[phases["position"] == 0].assign(latency_low_ms=1.0)) is None
-
-
 def test_a_run_without_sweeps_says_how_to_make_one():
     run = recorded()
     assert "--isa-ladder" in str(wb.show(run, "sweeps"))
-    assert (run.isa_levels, run.scaling, run.size_fits, run.size_changes) == (None,) * 3 + ((),)
+    assert (run.isa_levels, run.scaling, run.size_changes) == (None, None, ())
 
 
 def test_what_sweeps_bring_is_printed_and_in_the_summary(tmp_path, cli):
@@ -165,7 +127,7 @@ def test_what_sweeps_bring_is_printed_and_in_the_summary(tmp_path, cli):
     summary = json.loads((run.path / "analysis_summary.json").read_text())
     assert wb_code == 0 and summary["crossovers"] == list(run.crossovers) != []
     assert [row["threads"] for row in summary["scaling"]] == [1, 2, 1, 2]
-    assert (summary["ladder"], summary["size_fits"]) == (None, None)
+    assert summary["ladder"] is None
 
 
 @pytest.fixture(scope="module")

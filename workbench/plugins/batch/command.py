@@ -10,7 +10,7 @@ from workbench.api import EXISTING, Output, command, plural, show_progress
 
 @command()
 @click.argument("matrix", type=EXISTING, metavar="MATRIX.yaml")
-@click.option("--out", help="The portfolio: a folder or URL [default: portfolio_<matrix>].")
+@click.option("--out", help="The portfolio's folder [default: portfolio_<matrix>].")
 @click.option("--jobs", type=click.IntRange(1, 256), help="Processes for exports and reports.")
 @click.option("--dask", default="", metavar="ADDRESS", help="A Dask scheduler, or local[:WORKERS].")
 @click.option("--only", default="", metavar="PATTERN", help="Only these cells: `toy_cnn/*`.")

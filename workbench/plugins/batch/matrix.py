@@ -29,8 +29,8 @@ MAX_CELLS, MAX_NUMBER = 10_000, 1_000_000
 #: What tells cells apart.
 AXES = ("model", "dtype", "target", "isa")
 #: The least value of every number.
-LEAST: dict[str, float] = {"runs": 1, "warmup": 0, "processes": 0, "budget_s": 0, "find": 0}
-LEAST |= dict.fromkeys(("precision", "timeout_s", "export_limit_s"), 1e-9)
+LEAST: dict[str, float] = {"runs": 1, "warmup": 0, "processes": 0, "budget_s": 0}
+LEAST |= dict.fromkeys(("timeout_s", "export_limit_s"), 1e-9)
 
 
 @dataclass(frozen=True)

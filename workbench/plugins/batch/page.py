@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib import resources
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -15,6 +16,8 @@ from workbench import Measurement, Run, WorkbenchError
 from workbench.api import (
     EMULATED,
     SCHEMA_VERSION,
+    StoreError,
+    atomic_write,
     format_ratio,
     load_record,
     to_csv,
@@ -29,7 +32,6 @@ from workbench.jobs import (
     render_page,
 )
 from workbench.plugins.batch.matrix import Cell, Matrix
-from workbench.plugins.batch.storage import Storage
 
 PORTFOLIO, TABLE, INDEX = "portfolio.json", "portfolio.csv", "index.html"
 #: By what the page can be filtered, and the fields of a cell that have it.
@@ -63,27 +65,29 @@ class Portfolio:
     schema_version: int = SCHEMA_VERSION
 
 
-def publish(storage: Storage, matrix: Matrix, cells: Sequence[Cell]) -> Portfolio:
+def publish(folder: Path, matrix: Matrix, cells: Sequence[Cell]) -> Portfolio:
     """Write ``portfolio.json``, ``portfolio.csv`` and ``index.html``."""
     updated = datetime.now(UTC).isoformat(timespec="seconds")
     portfolio = Portfolio(to_plain(matrix), tuple(cells), updated)
-    storage.write(PORTFOLIO, to_json(portfolio))
-    storage.write(TABLE, write_csv(cells))
-    storage.write(INDEX, render_index(portfolio))
-    return replace(portfolio, folder=str(storage.folder))
+    pages = {PORTFOLIO: to_json(portfolio), TABLE: write_csv(cells), INDEX: render_index(portfolio)}
+    for name, content in pages.items():
+        atomic_write(folder / name, content)
+    return replace(portfolio, folder=str(folder))
 
 
-def recall_cells(cells: Iterable[Cell], matrix: Matrix, storage: Storage) -> list[Cell]:
+def recall_cells(cells: Iterable[Cell], matrix: Matrix, folder: Path) -> list[Cell]:
     """The cells as the last batch with the same options left them, if its reports are there."""
-    storage.fetch(PORTFOLIO)
     last = dict[str, Cell]()
     with contextlib.suppress(WorkbenchError):
-        path, options = storage.folder / PORTFOLIO, to_plain(matrix)
+        path, options = folder / PORTFOLIO, to_plain(matrix)
         portfolio = load_record(Portfolio, path)
         if all(portfolio.matrix.get(key) == options[key] for key in ("export", "measure")):
             last = {cell.name: replace(cell, doing="") for cell in portfolio.cells}
         for name, cell in last.items():
-            if cell.run and not is_reported(storage.find(cell.run), matrix.notebook):
+            run_dir = (folder / cell.run).resolve()
+            if not run_dir.is_relative_to(folder.resolve()):
+                raise StoreError(f"has a run {cell.run!r:.100}", where=path)
+            if cell.run and not is_reported(run_dir, matrix.notebook):
                 last[name] = replace(cell, state="open")
     return [last.get(cell.name, cell) for cell in cells]
 

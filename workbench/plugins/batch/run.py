@@ -35,7 +35,6 @@ from workbench.jobs import (
     device_behind,
     is_reported,
     lock_folder,
-    new_run_dir,
     remove_partials,
     share_machine,
     write_artifacts,
@@ -43,7 +42,6 @@ from workbench.jobs import (
 )
 from workbench.plugins.batch.matrix import HOST, Cell, Matrix, plan_cells, read_matrix, select_cells
 from workbench.plugins.batch.page import Portfolio, publish, recall_cells, tabulate_run
-from workbench.plugins.batch.storage import Storage, open_storage
 
 if TYPE_CHECKING:
     from distributed import Client, Future, SpecCluster
@@ -89,7 +87,7 @@ def batch(
         A YAML file with ``models``, ``dtypes``, ``targets``, ``isa``, and any option of exports
         and measurements. ``notebook`` is the report's, with a cell tagged ``parameters``.
     out
-        The portfolio: a folder, or a URL that fsspec knows; ``portfolio_<matrix>`` by default.
+        The portfolio's folder, which all workers see; ``portfolio_<matrix>`` by default.
     jobs
         Workers on this machine; by default one per usable core, at most four.
     dask
@@ -128,19 +126,19 @@ def batch(
         runner = find_runner()
         for isa in content.isa:
             check_toggle(content.measure_options(HOST, isa), runner)
-    storage = open_storage(locate_portfolio(path, out))
+    folder = locate_portfolio(path, out).resolve()
     command = ["workbench", "batch", str(path), *(["--out", str(out)] if out else [])]
     command += ["--dask", dask] if dask else []
-    with lock_folder(storage.folder):
-        remove_partials(storage.folder)
-        by_name = {c.name: c for c in (*recall_cells(cells, content, storage), *selected)}
+    with lock_folder(folder):
+        remove_partials(folder)
+        by_name = {c.name: c for c in (*recall_cells(cells, content, folder), *selected)}
         devices = sorted({device_behind(cell.target) for cell in selected})
         with open_client(jobs or count_jobs(), devices, dask) as client:
-            work = RunningBatch(content, storage, by_name, command, client, progress)
+            work = RunningBatch(content, folder, by_name, command, client, progress)
             client.subscribe_topic(work.name, lambda event: work.tell(event[1]))
             for stage in STAGES:
                 work.run(stage, selected)
-        return publish(storage, content, [*work.cells.values()])
+        return publish(folder, content, [*work.cells.values()])
 
 
 @dataclass
@@ -148,7 +146,7 @@ class RunningBatch:
     """A batch in progress: its cells by name; the page on disk follows."""
 
     matrix: Matrix
-    storage: Storage
+    folder: Path
     cells: dict[str, Cell]
     command: list[str]
     client: Client
@@ -182,7 +180,7 @@ class RunningBatch:
     def submit(self, stage: str, cell: Cell) -> Future:
         """Let a worker run a stage of a cell, one with the device if it measures."""
         device = {resource_of(device_behind(cell.target)): 1} if stage == "measure" else None
-        task = Task(stage, cell, self.matrix, self.storage, self.name, versions())
+        task = Task(stage, cell, self.matrix, self.folder, self.name, versions())
         return self.client.submit(run_task, task, resources=device, pure=False)
 
     def finish(self, stage: str, cell: Cell, future: Future) -> Cell:
@@ -195,7 +193,7 @@ class RunningBatch:
             return replace(cell, **future.result())
         text = f"{stage} failed: {' '.join(f'{error}'.split()) or type(error).__name__}"
         if isinstance(error, TraceError):
-            text += f"; to measure again, delete {self.storage.folder / cell.run}"
+            text += f"; to measure again, delete {self.folder / cell.run}"
         self.progress(f"{cell.name}: {text}", self.fraction)
         retry = shlex.join([*self.command, "--only", cell.name])
         return replace(cell, state="failed", error=text, retry=retry)
@@ -208,7 +206,7 @@ class RunningBatch:
         """Write the page, in at most 5 % of the time: of thousands of cells it takes seconds."""
         started = time.monotonic()
         if started > self.publish_at:
-            publish(self.storage, self.matrix, [*self.cells.values()])
+            publish(self.folder, self.matrix, [*self.cells.values()])
             self.publish_at = time.monotonic() + 20 * (time.monotonic() - started)
 
 
@@ -219,14 +217,14 @@ class Task:
     stage: str
     cell: Cell
     matrix: Matrix
-    storage: Storage
+    folder: Path
     batch: str
     versions: dict[str, str]
 
     @property
     def root(self) -> Path:
         """The local folder of the cell."""
-        return self.storage.folder / self.cell.folder
+        return self.folder / self.cell.folder
 
 
 def run_task(task: Task) -> dict[str, Any]:
@@ -236,21 +234,20 @@ def run_task(task: Task) -> dict[str, Any]:
     def tell(text: str, _: float) -> None:
         get_worker().log_event(task.batch, f"{task.cell.name}: {text}")
 
-    cell, storage, folder = task.cell, task.storage, task.storage.folder
+    cell, folder = task.cell, task.folder
     # A measurement locks its device itself.
     free = contextlib.nullcontext() if task.stage == "measure" else share_machine(tell)
     try:
         if (here := versions()) != task.versions:
             hint = f"install the same everywhere: {task.versions}"
             raise WorkbenchError(f"this worker has {here}", where=platform.node(), hint=hint)
-        if not storage.url and not folder.is_dir():
+        if not folder.is_dir():
             what = f"this worker ({platform.node()}) cannot see the portfolio"
-            raise WorkbenchError(what, where=folder, hint="--out a shared folder, or a URL")
+            raise WorkbenchError(what, where=folder, hint="--out a shared folder")
         with free, count_starts(task, folder / f"{cell.log}.starts"):
-            storage.fetch(cell.folder)
             return STAGES[task.stage][1](task, tell)
     except BaseException as error:
-        storage.write(cell.log, "".join(traceback.format_exception(error)))
+        atomic_write(folder / cell.log, "".join(traceback.format_exception(error)))
         if isinstance(error, Exception):
             raise
         raise WorkbenchError(f"raised {type(error).__name__}") from error  # or the worker ends
@@ -297,8 +294,7 @@ def export_cell(task: Task, progress: Progress) -> dict[str, Any]:
         path = program.path
         if program.export and not program.export.runs:
             raise ExportError(program.export.problem, where=path)
-    task.storage.send(f"{task.cell.folder}/{path.parent.name}")
-    return {"program": path.relative_to(task.storage.folder).as_posix()}
+    return {"program": path.relative_to(task.folder).as_posix()}
 
 
 def measure_cell(task: Task, progress: Progress) -> dict[str, Any]:
@@ -308,26 +304,19 @@ def measure_cell(task: Task, progress: Progress) -> dict[str, Any]:
     cell = task.cell
     options = task.matrix.measure_options(cell.target, cell.isa)
     path = measure(
-        task.storage.folder / cell.program, options=options, root=task.root,
+        task.folder / cell.program, options=options, root=task.root,
         again=False, artifacts=False, progress=progress,
     ).path  # fmt: skip
-    ending = safe_name(f"{cell.target}-{cell.isa}")
-    if task.storage.url and ending not in path.name:
-        # Behind a URL, no worker sees which names the others have used.
-        path = path.replace(new_run_dir(task.root, f"{path.name}-{ending}"))
-    run = path.relative_to(task.storage.folder).as_posix()
-    task.storage.send(run)
-    return {"run": run}
+    return {"run": path.relative_to(task.folder).as_posix()}
 
 
 def report_cell(task: Task, progress: Progress) -> dict[str, Any]:
     """Write the files and the report of a run, unless they are there; tabulate and validate it."""
     name, notebook = task.cell.run, task.matrix.notebook
-    run = open_run(task.storage.folder / name)
+    run = open_run(task.folder / name)
     if not is_reported(run.path, notebook):
         write_artifacts(run)
         make_report(run, notebook=notebook)
-        task.storage.send(name)
     checks = run.checks
     failures = checks[checks["status"] == "fail"]
     problem = "; ".join(failures["check"] + ": " + failures["evidence"])
@@ -403,13 +392,13 @@ def count_jobs() -> int:
     return min(cores or 1, MAX_JOBS)
 
 
-def locate_portfolio(path: Path, out: str | Path | None) -> str | Path:
+def locate_portfolio(path: Path, out: str | Path | None) -> Path:
     """Where the portfolio of a matrix is; ``portfolio_<matrix>`` by default."""
-    return out or f"portfolio_{safe_name(path.stem)}"
+    return Path(out or f"portfolio_{safe_name(path.stem)}")
 
 
 def list_cells(path: str | Path, *, out: str | Path | None = None, only: str = "") -> list[Cell]:
     """The cells of a batch as the last one left them; a change of a model is seen by an export."""
-    matrix, storage = read_matrix(Path(path)), open_storage(locate_portfolio(Path(path), out))
+    matrix, folder = read_matrix(Path(path)), locate_portfolio(Path(path), out).resolve()
     selected = select_cells(plan_cells(matrix), only)
-    return recall_cells(selected, matrix, storage)
+    return recall_cells(selected, matrix, folder)

@@ -54,8 +54,6 @@ def time_sides(
     """
     experiment = measurement.experiment
     flags = ["--cpu_threads", str(measurement.threads), "--isa", experiment.isa]
-    if experiment.isa_off:
-        flags += ["--isa_off", ",".join(experiment.isa_off)]
     device = device_behind(runner.target.name)
     with tempfile.TemporaryDirectory() as scratch, lock_device(device):
         sides = [

@@ -10,7 +10,6 @@ PLUGIN = Plugin(
         "Run.crossovers": Attribute(
             f"{_HERE}.tables:describe_threads", summary="crossovers", printed=True
         ),
-        "Run.size_fits": Attribute(f"{_HERE}.tables:fit_sizes", summary="size_fits"),
         "Run.size_changes": Attribute(f"{_HERE}.tables:describe_sizes", printed=True),
     },
     views={"sweeps": f"{_HERE}.view:SWEEPS", "sweeps of a run": f"{_HERE}.view:OF_RUN"},

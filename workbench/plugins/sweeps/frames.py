@@ -32,15 +32,3 @@ SCALING = make_frame(
     ("outcome", "text", "", "as elsewhere; none for the fewest"),
     ("efficiency", "float", "share", "speed-up / how many times as many threads"),
 )
-
-SIZE_FITS = make_frame(
-    "size fits",
-    ("side", "text", "", "the experiment without its size"),
-    "threads",
-    ("power", "int", "", "of the size that the work grows with: 2 for the side of an image"),
-    ("fixed_ms", "float", "ms", "latency = fixed_ms + each_ms * size ** power"),
-    *interval("its", "ms", prefix="fixed_", suffix="_ms"),
-    ("each_ms", "float", "ms", "further time for each unit of size ** power"),
-    *interval("its", "ms", prefix="each_", suffix="_ms"),
-    ("off", "float", "", "largest difference between a latency and the fit, as a ratio - 1"),
-)

@@ -1,6 +1,5 @@
 """Sweeps over ISA levels, thread counts and sizes: what each step changes."""
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
@@ -11,7 +10,7 @@ import pandas as pd
 
 from workbench import Comparison, Run
 from workbench.api import Speedup, format_ratio, half_width, plural
-from workbench.plugins.sweeps.frames import LADDER, SCALING, SIZE_FITS
+from workbench.plugins.sweeps.frames import LADDER, SCALING
 
 
 def experiments_by_phase(run: Run) -> list[list[str]]:
@@ -62,9 +61,6 @@ def list_swept(run: Run, experiments: Sequence[str]) -> list[str]:
 
 #: With several threads, latency is the time that the caller waits; the same clock for one.
 _CLOCK = "wall_ns"
-
-#: Two sizes are on a line whatever the latency.
-_LEAST_SIZES = 3
 
 _LATENCY, _SPEEDUP = ["latency", "low", "high"], ["speedup", "low", "high"]
 _Setup = tuple[str, int]
@@ -188,40 +184,6 @@ def _compare_setups(
     speedup = Speedup.between(restarts[baseline], restarts[candidate])
     outcome = speedup.outcomes
     return float(speedup.value[0]), float(speedup.low[0]), float(speedup.high[0]), str(outcome[0])
-
-
-def size_power(run: Run) -> int:
-    """The power of a swept size that the number of input values grows with."""
-    phases = run.record.plan.phases
-    values = {p.size: max(math.prod(t.shape) for t in p.inputs) for p in phases}
-    (few, least), *_, (many, most) = sorted(values.items())
-    return max(1, round(math.log(most / least) / math.log(many / few)))
-
-
-def fit_sizes(run: Run) -> pd.DataFrame | None:
-    """Straight lines through latency over ``size ** power``, by side: ``frames.SIZE_FITS``.
-
-    One least-squares line per restart, weighted by 1 / latency; the interval is Student's over the
-    restarts. None with fewer than three sizes.
-    """
-    if not run.record.plan.sweep or run.emulated:
-        return None
-    power = size_power(run)
-    times: dict[_Setup, dict[int, pd.Series]] = {}
-    for m in run.measurements:
-        if not m.control:
-            times.setdefault((m.side, m.threads), {})[m.phase.size] = m.restarts
-    rows = []
-    for setup, table in ((setup, pd.DataFrame(each).dropna()) for setup, each in times.items()):
-        if table.shape[1] < _LEAST_SIZES or table.empty:
-            continue
-        work, mean = table.columns.to_numpy(float) ** power, table.mean().to_numpy()
-        lines = np.array([np.polyfit(work, y, 1, w=1 / mean)[::-1] for y in table.to_numpy()])
-        middle, half = lines.mean(axis=0), half_width(lines)
-        off = np.abs(np.polyval(middle[::-1], work) / mean - 1).max()
-        ends = np.column_stack([middle, middle - half, middle + half]).ravel()
-        rows.append((*setup, power, *ends, off))
-    return SIZE_FITS.check(pd.DataFrame(rows, columns=SIZE_FITS.names)) if rows else None
 
 
 def describe_sizes(run: Run) -> tuple[str, ...]:

@@ -8,12 +8,9 @@ import pandas as pd
 
 from workbench import Run, plot_speedups
 from workbench.api import (
-    Chart,
-    Ink,
     Part,
     Section,
     View,
-    new_figure,
     plural,
     show_note,
     show_table,
@@ -39,44 +36,11 @@ def list_sweeps(run: Any, top: int) -> list[Part]:
     if run.record.plan.sweep:
         parts += [show_note(*run.size_changes)] if run.size_changes else []
         parts += show_phases(run)
-    elif run.phases is not None and not run.emulated:
-        sides = {m.name: m.side for m in run.measurements}
-        figure = plot_positions(run.phases.assign(experiment=run.phases["experiment"].map(sides)))
-        parts += [figure] if figure else []
-    if run.size_fits is not None:
-        caption = "latency = fixed + each * size ** power; `off`: largest deviation from the fit"
-        parts.append(show_table(run.size_fits, caption=caption))
     if run.scaling is not None:
         caption = "speedup: over the fewest threads; wall time; 95 % intervals"
         parts += [show_table(run.scaling, caption=caption)]
         parts += [show_note(*(run.crossovers or ("No crossover was shown.",)))]
     return parts
-
-
-def plot_positions(phases: pd.DataFrame) -> Chart | None:
-    """Latency over the position of a step, with its interval: ``frames.PHASES``.
-
-    A line for each side, thread count and number of tokens; None where no line has two positions.
-    """
-    steps = phases.dropna(subset="tokens").sort_values("position")
-    groups = steps.groupby(["experiment", "threads", "tokens"], sort=False)
-    lines = {key: part for key, part in groups if part["position"].nunique() > 1}
-    if not lines:
-        return None
-    figure, (axis,) = new_figure("Latency over position", 2.6, left=0.8, bottom=0.55)
-    for number, ((side, threads, tokens), part) in enumerate(lines.items()):
-        ends = part[["latency_low_ms", "latency_high_ms"]].sub(part["latency_ms"], axis=0).abs()
-        name = f"{side}, {plural(threads, 'thread')}, {plural(int(tokens), 'token')}"
-        color = Ink.SERIES[number % len(Ink.SERIES)]
-        axis.errorbar(
-            part["position"], part["latency_ms"], ends.T.to_numpy(), marker="o", markersize=4,
-            linewidth=1.5, color=color, label=name,
-        )  # fmt: skip
-    axis.set_ylim(bottom=0)
-    axis.set_xlabel("position: tokens in the cache before", color=Ink.TEXT)
-    axis.set_ylabel("latency, ms", color=Ink.TEXT)
-    axis.legend(frameon=False, loc="lower right")
-    return figure
 
 
 def _isa_levels(run: Any) -> Iterator[Part]:
