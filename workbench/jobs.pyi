@@ -23,9 +23,7 @@ from .run.plan import check_toggle
 from .run.runner import Runner
 from .run.targets import TARGETS, open_target
 from .store import (
-    cache_folder,
     default_root,
-    new_run_dir,
     read_yaml,
     remove_partials,
     save_recipe,
@@ -37,10 +35,10 @@ from .workflow import list_subjects
 
 __all__ = [
     "REWRITES", "SUFFIXES", "TARGETS", "THE_MODEL", "Recipe", "Runner", "abridge_gain",
-    "apply_recipe", "cache_folder", "check_toggle", "compare_samples", "contrast_models",
+    "apply_recipe", "check_toggle", "compare_samples", "contrast_models",
     "default_root", "describe_cause", "device_behind", "draw_shares", "help_of", "is_reported",
     "keep_accuracy", "list_classes", "list_llm_transforms", "list_subjects", "lock_folder",
-    "measure_layer_noise", "new_run_dir", "open_target", "parse_name", "read_template",
+    "measure_layer_noise", "open_target", "parse_name", "read_template",
     "read_yaml", "remove_partials", "render_page", "run_file", "save_recipe", "share_machine",
     "show_phases", "stem_of", "with_limits", "write_artifacts", "write_changed",
     "write_command",
