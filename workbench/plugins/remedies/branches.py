@@ -32,6 +32,7 @@ from workbench.plugins.remedies.equivalence import (
 )
 from workbench.plugins.remedies.filters import Filter, Place, multiply
 from workbench.plugins.remedies.linear import CALLED, MOVED, count_work, scale
+from workbench.plugins.remedies.windows import convolve
 
 aten: Any = torch.ops.aten
 
@@ -440,38 +441,34 @@ class _Reader:
             tensors = (term.filter.make()[0, 0].to(dtype), *bias)
             return scale, tuple(each.reshape(-1, *[1] * rank) for each in tensors)
         each = term.filter.spread(1) if self.kind is ROWS else term.filter
-        padding, margins = self.find_margins(each, term.source, last)
+        margins = self.find_margins(each, term.source, last)
         rows, columns = each.lattice
         sizes = [len(rows), len(columns)]
         weights = torch.zeros(each.outputs, each.inputs, *sizes, dtype=torch.float64)
         for (row, column), matrix in each.make().items():
             weights[:, :, rows.index(row), columns.index(column)] = matrix
         weights = weights.reshape(*weights.shape[:2], *sizes[2 - rank :]).to(dtype)
-        settings: list[Any] = [
-            [*numbers][2 - rank :] for numbers in (each.strides, padding, (rows.step, columns.step))
-        ]
-        settings = [*settings, each.groups] if rank else []
 
         def write(x: Any, weights: Any, *bias: Any) -> Any:
-            x = aten.constant_pad_nd.default(x, margins[: 2 * rank]) if margins else x
-            return self.kind.layer(x, weights, bias[0] if bias else None, *settings)
+            if not rank:
+                return self.kind.layer(x, weights, *bias)
+            spacing = (rows.step, columns.step)
+            return convolve(x, weights, each.strides, margins, each.groups, spacing, *bias)
 
         return write, (weights, *bias)
 
-    def find_margins(self, each: Filter, source: Node, last: Node) -> tuple[list[int], list[int]]:
-        """The padding of a layer, or the zeros on each side where these are not even."""
+    def find_margins(self, each: Filter, source: Node, last: Node) -> list[int]:
+        """How many zeros a filter reads on the left, right, above and below."""
         lines = zip(
             each.lattice, each.strides, self.sizes_of(source), self.sizes_of(last), strict=True
         )
-        padding, margins, is_even = list[int](), list[int](), True
+        margins = list[int]()
         for grid, stride, size, count in lines:
-            before, span = -grid[0], grid[-1] - grid[0]
-            behind = max(0, (count - 1) * stride + grid[-1] - size + 1)
-            if before < 0 or (size + before + behind - span - 1) // stride + 1 != count:
+            near, far = -grid[0], (count - 1) * stride + grid[-1] - size + 1
+            if near < 0 or far <= -stride:
                 raise Refused(f"{last} does not read all of {source}")
-            is_even &= (size + 2 * before - span - 1) // stride + 1 == count
-            padding, margins = [*padding, before], [before, behind, *margins]
-        return (padding, []) if is_even else ([0, 0], margins)
+            margins = [near, far, *margins]
+        return margins
 
     def compare(self, part: Equivalent) -> Equivalent | None:
         """A part that was shown to compute the same, on smaller images if it takes these."""

@@ -48,6 +48,12 @@ FULL = {
     aten.full.default, aten.full_like.default, aten.new_full.default,
 }  # fmt: skip
 
+#: What has some elements of its operand, or all.
+_PASSING = VIEWS | {
+    aten.slice.Tensor, aten.select.int, aten.split.Tensor, aten.split_with_sizes.default,
+    aten.chunk.default, aten.unbind.int, aten.repeat.default, aten.expand_as.default,
+}  # fmt: skip
+
 Build = Callable[..., Any]
 
 
@@ -123,8 +129,10 @@ class Finder:
         return [source for source in node.all_input_nodes if source not in self.constants]
 
     def sample(self, node: Node, shape: tuple[int, ...] | None = None) -> torch.Tensor:
-        """Random values of a node's type, in its shape or another."""
-        key = (shape or sizes_of(node), value(node).dtype)
+        """Random values of a node's type, in its shape or another; of an index, valid ones."""
+        dtype = value(node).dtype
+        choices = 0 if dtype.is_floating_point else _count_choices(node)
+        key = (shape or sizes_of(node), dtype, choices)
         if key not in self.samples:
             self.samples[key] = _sample(*key)
         return self.samples[key].clone()
@@ -257,9 +265,27 @@ def rows_along(shape: Sequence[int], axes: Iterable[int]) -> tuple[int, Build]:
     return width, gather
 
 
-def _sample(shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+def _count_choices(node: Node) -> int:
+    """Of how many rows a node chooses some, as an index of tensors; 0 if it is none."""
+    counts = []
+    for reader in readers(node):
+        given = {} if find_schema(reader.target) is None else arguments_of(reader)
+        x, index = given.get("self", given.get("weight")), given.get("index")
+        index = given.get("indices") if index is None else index
+        if isinstance(index, list | tuple) and node in index:
+            counts.append(sizes_of(x)[index.index(node)])  # type: ignore[arg-type]
+        elif index is node:
+            counts.append(sizes_of(x)[given.get("dim", 0)])  # type: ignore[arg-type]
+        elif reader.args[:1] == (node,) and reader.target in _PASSING:
+            counts.append(_count_choices(reader))
+    return min(filter(None, counts), default=0)
+
+
+def _sample(shape: tuple[int, ...], dtype: torch.dtype, choices: int) -> torch.Tensor:
     """Values in the middle and at the ends of the range, in random order, the same each time."""
     generator = torch.Generator().manual_seed(0)
+    if choices:
+        return torch.randint(choices, shape, generator=generator).to(dtype)
     size = math.prod(shape)
     values = torch.randn(size, generator=generator) * 3
     wide = torch.linspace(-_RANGE, _RANGE, max(2, size // 4))

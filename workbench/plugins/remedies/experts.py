@@ -5,7 +5,7 @@ that ``topk`` chose: their weights are read from those of all.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
@@ -52,7 +52,7 @@ def find_experts(finder: Finder, last: Node) -> Equivalent | None:
     weighted = [term for term in terms if _is_weighted(term, value(last).shape)]
     for place in (0, 1) if len(weighted) >= _LEAST else ():
         chosen, nodes = _find_choice(finder, [term.args[place] for term in weighted])
-        gated = [term for term in weighted if chosen and _depends(term.args[place], chosen)]
+        gated = [t for t in weighted if chosen in _list_before(finder, [t.args[place]])]
         if chosen and len(gated) >= _LEAST:
             gates, outputs = ([term.args[each] for term in gated] for each in (place, 1 - place))
             others = [term for term in terms if term not in gated]
@@ -63,15 +63,17 @@ def find_experts(finder: Finder, last: Node) -> Equivalent | None:
     return None
 
 
-def _depends(node: Any, source: Node) -> bool:
-    """Whether a node of a few operators depends on another."""
-    seen, waiting = set[Node](), [node]
-    while waiting and len(seen) < _MOST_NODES:
-        node = waiting.pop()
-        if node not in seen:
-            seen.add(node)
-            waiting += node.all_input_nodes
-    return source in seen
+def _list_before(
+    finder: Finder, ends: Sequence[Any], starts: Collection[Node] = ()
+) -> dict[Node, None]:
+    """Nodes and what they come from, nearest first, up to choices, constants and ``starts``."""
+    seen, waiting = dict[Node, None](), [*ends]
+    while waiting and len(seen) <= _MOST_NODES:
+        node = waiting.pop(0)
+        if node not in seen and node not in finder.constants and node not in starts:
+            seen[node] = None
+            waiting += [] if node.target in _CHOOSING else node.all_input_nodes
+    return seen
 
 
 def _is_weighted(term: Node, shape: Sequence[Any]) -> bool:
@@ -264,13 +266,8 @@ def _find_selected(finder: Finder, last: Node, stack: Node) -> Equivalent | None
 
 def _find_choice(finder: Finder, ends: Sequence[Node]) -> tuple[Node | None, list[Node]]:
     """The places that ``topk`` gives, nearest to some nodes that depend on them; all up to it."""
-    seen, waiting = dict[Node, None](), [*ends]
-    while waiting and len(seen) < _MOST_NODES:
-        node = waiting.pop(0)
-        if node not in seen and node not in finder.constants and node.op == "call_function":
-            seen[node] = None
-            waiting += node.all_input_nodes if node.target not in _CHOOSING else []
-    tensors = [node for node in seen if isinstance(node.meta.get("val"), torch.Tensor)]
+    calls = [node for node in _list_before(finder, ends) if node.op == "call_function"]
+    tensors = [node for node in calls if isinstance(node.meta.get("val"), torch.Tensor)]
     chosen = [
         node for node in tensors
         if value(node).dtype == torch.int64
@@ -319,16 +316,10 @@ def _draw(chosen: Node, rows: int, count: int, generator: torch.Generator) -> to
 
 def _list_between(finder: Finder, ends: Sequence[Node], starts: set[Node]) -> list[Node] | None:
     """The nodes from some to others, in order; None if they read anything else."""
-    inside, waiting = set[Node](), [*ends]
-    while waiting:
-        node = waiting.pop()
-        if node in inside or node in starts or node in finder.constants:
-            continue
-        if node.op != "call_function" or not is_pure(node) or len(inside) > _MOST_NODES:
-            return None
-        inside.add(node)
-        waiting += node.all_input_nodes
-    return sorted(inside, key=finder.place.__getitem__)
+    inside = _list_before(finder, ends, starts)
+    reads_more = any(node.target in _CHOOSING or not is_pure(node) for node in inside)
+    is_whole = len(inside) <= _MOST_NODES and not reads_more
+    return sorted(inside, key=finder.place.__getitem__) if is_whole else None
 
 
 def _write(

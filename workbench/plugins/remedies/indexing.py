@@ -5,7 +5,6 @@ copied whole once that axis is the first one. Sums of rows by an index are the p
 matrix, which counts how often each row is added to each sum.
 """
 
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -20,9 +19,7 @@ from workbench.plugins.remedies.equivalence import (
     elements,
     is_float,
     is_static,
-    least_db,
     reshape,
-    sqnr,
     value,
 )
 
@@ -96,7 +93,7 @@ def find_sums(finder: Finder, last: Node) -> Equivalent | None:
         return x.scatter_add(axis, index.reshape(sizes).expand(added.shape), added)
 
     text = "sums of rows by their index in one kernel"
-    return _prove(finder, [sums], Equivalent(
+    return finder.prove(Equivalent(
         "matrices", text, (*sums.nodes,), last, (sums.x, sums.index, sums.added), build,
         code="x.scatter_add(0, index[:, None].expand_as(rows), rows)  # for x.index_add(...)",
     ))  # fmt: skip
@@ -135,22 +132,8 @@ def _find_product(finder: Finder, sums: _Indexed, last: Node) -> Equivalent | No
         return product if empty else product + more[-1]
 
     text = "sums of rows by their index as a product with the matrix that counts them"
-    return _prove(finder, [rows, sums], Equivalent(
+    return finder.prove(Equivalent(
         "matrices", text, (chosen, *nodes), last, sources, build,
         code="counts = torch.zeros(len(total), len(x)).index_put((target, source), ones, True)\n"
         "total = counts @ x  # for total.index_add(0, target, x[source])",
     ))  # fmt: skip
-
-
-def _prove(finder: Finder, indexed: list[_Indexed], part: Equivalent) -> Equivalent | None:
-    """A part that computes the same on random rows and indices."""
-    sizes = {each.index: value(each.x).shape[each.axis] for each in indexed}
-    read = {each for node in part.nodes for each in node.all_input_nodes} - {*part.nodes}
-    given = {each: finder.sample(each) for each in {*part.sources, *read} - finder.constants.keys()}
-    generator = torch.Generator().manual_seed(0)
-    for index in sizes.keys() & given.keys():
-        given[index] = torch.randint(sizes[index], value(index).shape, generator=generator)
-    values = {**finder.constants, **given}
-    expected = finder.run(part.nodes, given)
-    ratio = sqnr(part.build(*(values[each] for each in part.sources)), expected)
-    return replace(part, sqnr_db=ratio) if ratio >= least_db(expected) else None

@@ -64,6 +64,8 @@ def find_matrices(finder: Finder, last: Node) -> Equivalent | None:
         return _find_transform(finder, last) or _find_across_complex(finder, last)
     if len(sources) != 1 or not is_float(sources[0]) or _is_padding(last):
         return None
+    if last.target is aten.mean.dim and averages_images(value(sources[0]), last.args[1]):
+        return None
     source = sources[0]
     return _find_map(finder, [last], last, source) or _find_merged(finder, last, source)
 
@@ -72,6 +74,11 @@ def _is_padding(node: Node) -> bool:
     """Whether a node adds constants around a tensor, as XNNPACK does."""
     constant = node.target is aten.pad.default and node.args[2:3] in ((), ("constant",))
     return constant and min(node.args[1]) >= 0  # type: ignore[arg-type,type-var]
+
+
+def averages_images(x: Any, axes: Any) -> bool:
+    """Whether a mean is one over whole images, which XNNPACK has if it keeps its dimensions."""
+    return x.ndim == 4 and sorted(axis % 4 for axis in axes or ()) == [2, 3]
 
 
 #: What may follow an expansion that repeats elements.
@@ -171,7 +178,15 @@ def _find_map(finder: Finder, nodes: list[Node], last: Node, source: Node) -> Eq
     steps = _list_steps(axes, matrices, list(x.shape))
     if last.target is aten.index_select.default and steps[0].copies and steps[0].rows == 1:
         return None  # which copies whole rows
-    constants = [step.constant for step in steps if step.move is None]
+    return _write_steps(steps, nodes, source, bias)
+
+
+def _write_steps(
+    steps: Sequence["_Step"], nodes: Sequence[Node], source: Node, bias: Sequence[torch.Tensor] = ()
+) -> Equivalent:
+    """What computes a part in some steps, and adds a constant to their result."""
+    dtype = value(nodes[-1]).dtype
+    constants = [step.make_constant(dtype) for step in steps if step.move is None]
 
     def build(x: Any, *given: Any) -> Any:
         matrices = iter(given)
@@ -181,7 +196,7 @@ def _find_map(finder: Finder, nodes: list[Node], last: Node, source: Node) -> Eq
 
     text = f"{names_of(nodes)} as {' and '.join(dict.fromkeys(step.text for step in steps))}"
     return Equivalent(
-        "matrices", text, tuple(nodes), last, (source,), build, constants=(*constants, *bias)
+        "matrices", text, tuple(nodes), nodes[-1], (source,), build, constants=(*constants, *bias)
     )
 
 
@@ -192,8 +207,9 @@ def _list_steps(
     steps = []
     pairs = zip(axes, matrices, strict=True)
     for axis, matrix in sorted(pairs, key=lambda pair: pair[1].shape[1] / pair[1].shape[0]):
-        steps.append(_Step(axis, matrix, sizes))
-        sizes[axis] = matrix.shape[1]
+        result = [*sizes[:axis], matrix.shape[1], *sizes[axis + 1 :]]
+        steps.append(_Step(axis, matrix, sizes, result))
+        sizes = result
     return steps
 
 
@@ -390,34 +406,57 @@ def _round(matrix: torch.Tensor) -> torch.Tensor:
 
 
 class _Step:
-    """A product with a matrix along one axis; or slices in a row, if it only selects."""
+    """A product with a matrix (inputs by outputs) along one axis; slices or copies, if it selects.
 
-    def __init__(self, axis: int, matrix: torch.Tensor, sizes: Sequence[int]):
-        self.axis, self.matrix, self.is_last = axis, matrix, axis == len(sizes) - 1
-        ones = matrix == 1
-        selects = bool((ones.sum(0) == 1).all()) and bool((matrix[~ones] == 0).all())
-        ids = number([sizes])[0].index_select(axis, ones.int().argmax(0))
-        self.move = arrange(ids, [[*sizes]], expands=False) if selects else None
+    Instead of a matrix, the input of each output is enough. The tensor is read in some sizes; the
+    result may have another shape than these.
+    """
+
+    def __init__(
+        self, axis: int, matrix: torch.Tensor, sizes: Sequence[int], result: Sequence[int]
+    ) -> None:
+        self.axis, self.matrix, self.sizes, self.result = axis, matrix, [*sizes], [*result]
+        self.index = matrix if matrix.ndim == 1 else _read_index(matrix)
+        self.move = None
+        if self.index is not None:
+            ids = number([sizes])[0].index_select(axis, self.index)
+            self.move = arrange(ids, [self.sizes], expands=False)
         self.rows, self.columns = math.prod(sizes[:axis]), math.prod(sizes[axis + 1 :])
-        work = self.rows * self.columns, *matrix.shape
-        self.copies = selects and _count_copies(*work) < math.prod(work)
-        index = ones.int().argmax(0)
-        self.constant = index if self.copies else matrix.t().contiguous()
+        counts = self.rows * self.columns, sizes[axis], matrix.shape[-1]
+        copied, multiplied = _count_copies(*counts), math.prod(counts)
+        self.copies = self.index is not None and copied < multiplied
+        self.work = copied if self.copies else multiplied
         self.text = "copies of whole rows" if self.copies else "a product with a matrix"
         self.text = "slices in a row" if self.move else self.text
 
-    def build(self, x: Any, matrices: Iterator[Any]) -> Any:
-        """The result, with the next of some matrices or indices."""
+    def make_constant(self, dtype: torch.dtype) -> torch.Tensor:
+        """The index or the matrix (outputs by inputs) that the result is made with."""
+        if self.copies and self.index is not None:
+            return self.index
+        if self.matrix.ndim == 2:
+            return self.matrix.t().contiguous()
+        return torch.nn.functional.one_hot(self.matrix, self.sizes[self.axis]).to(dtype)
+
+    def build(self, x: Any, constants: Iterator[Any]) -> Any:
+        """The result, with the next of some constants."""
+        if self.copies and not self.move:
+            return reshape(copy_rows(x, next(constants), self.rows, self.columns), self.result)
+        x = reshape(x, self.sizes)
         if self.move:
-            return self.move.build({0: x})
-        if self.copies:
-            index, shape = next(matrices), [*x.shape]
-            shape[self.axis] = len(index)
-            return reshape(copy_rows(x, index, self.rows, self.columns), shape)
-        if self.is_last:
-            return aten.linear.default(x, next(matrices))
-        x = aten.linear.default(aten.transpose.int(x, self.axis, -1), next(matrices))
-        return aten.transpose.int(x, self.axis, -1)
+            x = self.move.build({0: x})
+        elif self.axis == len(self.sizes) - 1:
+            x = aten.linear.default(x, next(constants))
+        else:
+            x = aten.linear.default(aten.transpose.int(x, self.axis, -1), next(constants))
+            x = aten.transpose.int(x, self.axis, -1)
+        return reshape(x, self.result)
+
+
+def _read_index(matrix: torch.Tensor) -> torch.Tensor | None:
+    """The input of each output, if a matrix only selects."""
+    ones = matrix == 1
+    selects = bool((ones.sum(0) == 1).all()) and bool((matrix[~ones] == 0).all())
+    return ones.int().argmax(0) if selects else None
 
 
 def _count_copies(count: int, before: int, behind: int) -> int:
@@ -426,7 +465,7 @@ def _count_copies(count: int, before: int, behind: int) -> int:
 
 
 def _find_merged(finder: Finder, last: Node, source: Node) -> Equivalent | None:
-    """Elements that an operator chooses of several axes: a slice, copies, or a product."""
+    """Elements that an operator chooses of several axes, which are one axis for a single step."""
     shape, result = list(value(source).shape), list(value(last).shape)
     if len(shape) == len(result):
         return None
@@ -436,28 +475,11 @@ def _find_merged(finder: Finder, last: Node, source: Node) -> Equivalent | None:
     each = read_map(finder, [last], source, rows, columns)
     if each is None or each.matrix.ndim != 1 or not each.changes():
         return None
-    index, merged = each.matrix, [rows, math.prod(shape) // (rows * columns), columns]
-    move = arrange(number([merged])[0].index_select(1, index), [merged], 1, False)
-    work = rows * merged[1] * len(index) if columns == 1 else math.inf
-    copied = _count_copies(rows * columns, merged[1], len(index))
-    copies = copied < work
-    if move is None and min(work, copied) > count_work(last):
-        return None
-    if move and last.target in SLICES:
-        return None  # which has a remedy of its own
-    matrix = torch.nn.functional.one_hot(index, merged[1]).to(value(last).dtype)
-
-    def build(x: Any, *given: Any) -> Any:
-        if move is None and copies:
-            return reshape(copy_rows(x, given[0], rows, columns), result)
-        x = aten.reshape.default(x, merged if move else merged[:2])
-        return reshape(move.build({0: x}) if move else aten.linear.default(x, *given), result)
-
-    constant, text = (index, "copies of whole rows") if copies else (matrix, "a product")
-    return Equivalent(
-        "matrices", f"{name_of(last)} as {'a slice' if move else text}",
-        (last,), last, (source,), build, constants=() if move else (constant,),
-    )  # fmt: skip
+    merged = [rows, math.prod(shape) // (rows * columns), columns][: 2 if columns == 1 else 3]
+    step = _Step(1, each.matrix, merged, result)
+    # Slices have a remedy of their own.
+    is_worth = last.target not in SLICES if step.move else step.work <= count_work(last)
+    return _write_steps([step], [last], source) if is_worth else None
 
 
 def _count_alike(shape: Sequence[int], other: Sequence[int]) -> int:

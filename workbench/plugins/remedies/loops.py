@@ -29,8 +29,6 @@ from workbench.plugins.remedies.moves import arrange, map_elements, number
 aten: Any = torch.ops.aten
 #: Layers of one input, or of one weight, from which on a single one is worth its slices.
 _LEAST_ALIKE = 3
-#: What is moved as it is, in dB.
-_SAME_DB = 200.0
 _CUTS = {aten.slice.Tensor, aten.select.int}
 #: Operators of all steps of a loop, at most.
 _MOST_STEPS = 600
@@ -163,16 +161,11 @@ def find_tables(finder: Finder, last: Node) -> Equivalent | None:
 
     constants = (offsets[:1].contiguous() if axis else offsets, torch.cat(tables))
     nodes = (*(slices if move else ()), *lookups, last)
-    samples = {node: finder.sample(node) for node in (*sources, *others)}
-    for node in sources:
-        samples[node] = samples[node].abs() % min(map(len, tables))
-    if not torch.equal(build(*samples.values(), *constants), finder.run(nodes, samples)):
-        return None
     text = f"one table instead of {len(tables)}, whose rows are put together"
-    return Equivalent(
-        "lookups", text, nodes, last, (*sources, *others), build, 2 / len(nodes), _SAME_DB,
+    return finder.prove(Equivalent(
+        "lookups", text, nodes, last, (*sources, *others), build, 2 / len(nodes),
         constants=constants,
-    )  # fmt: skip
+    ))  # fmt: skip
 
 
 def _is_lookup(finder: Finder, node: Node) -> bool:

@@ -36,6 +36,7 @@ from workbench.plugins.remedies.functions import (
     normalise,
     root_mean_square,
 )
+from workbench.plugins.remedies.linear import averages_images
 from workbench.plugins.remedies.repeats import attend
 from workbench.plugins.remedies.table import REMEDIES
 from workbench.plugins.remedies.windows import convolve
@@ -125,8 +126,7 @@ def _layer_norm(result: Any, x: Any, shape: Any, *arguments: Any) -> Any:
 
 @_remedy("mean", aten.mean.dim)
 def _mean(result: Any, x: Any, axes: Any, keeps: bool, dtype: Any) -> Any:
-    of_image = x.ndim == 4 and sorted(axis % 4 for axis in axes or ()) == [2, 3]
-    if not of_image or keeps or dtype is not None:
+    if not averages_images(x, axes) or keeps or dtype is not None:
         return None
     return x.mean(axes, True).reshape(result.shape)
 
@@ -207,7 +207,7 @@ _SUMMED: dict[str, Any] = {
 def _total(result: Any, x: Any, *given: Any, is_mean: bool = False) -> Any:
     """A sum over some axes, or all, as a product with a row of constants."""
     *axes, dtype = given
-    if dtype is not None:
+    if dtype is not None or (is_mean and axes and averages_images(x, axes[0])):
         return None
     width, gather_rows = rows_along(x.shape, (axes and axes[0]) or range(x.ndim))
     row = _ones(width, 1 / width if is_mean else 1.0, x.dtype)

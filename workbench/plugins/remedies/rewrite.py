@@ -175,19 +175,14 @@ def _writes_view(node: Node) -> bool:
 
 
 def _describe_whole(
-    name: str, nodes: list[Node], part: list[Node], operators: Mapping[str, Collection[str]]
-) -> Rewrite:
+    name: str, nodes: list[Node], part: list[Node], operators: Mapping[str, Collection[str]],
+    *, kept: float = 0.0, ratio: float | None = _SAME_DB, text: str = "",
+) -> Rewrite:  # fmt: skip
     """The record of a remedy that is applied to a graph as a whole, with all that it takes."""
     rows = tuple(row for node in nodes for row in operators.get(node.name, ()))
-    kept, ratio, passes = {
-        "doubles": (0.5, None, len(rows)),
-        "duplicates": (0.0, _SAME_DB, 0),
-        "slices": (1.0, None, 0),
-        "constants": (0.0, _SAME_DB, 0),
-    }[name]
     names = tuple(dict.fromkeys(node.name for node in part))
-    text = _UNROLLED if name == "slices" else REMEDIES[name].text
-    return Rewrite(name, text, rows, kept, ratio, passes, (names,))
+    passes = len(rows) if name == "doubles" else 0
+    return Rewrite(name, text or REMEDIES[name].text, rows, kept, ratio, passes, (names,))
 
 
 def _prove(finder: Finder, part: Equivalent) -> Equivalent | None:
@@ -327,11 +322,14 @@ class Remedies(Rewriter):
         """The remedies of a marked graph that were shown to compute the same."""
         finder = Finder(exported, outside)
         names = [name for name in _list_finders(backend) if name not in used]
-        names.sort(key=lambda name: name != "affine")  # what a layer takes up costs nothing
+        # What a layer takes up costs nothing, and a sum that goes with its terms needs no product.
+        names.sort(key=lambda name: (name != "affine", name != "branches"))
+        merged: set[Node] = set()
         alike: dict[tuple[str, str, float], list[tuple[Equivalent, list[str]]]] = {}
         for name in names:  # parts of several remedies may overlap
             for part in find_remedies(finder, [name], backend):
-                proven = _prove(finder, part)
+                proven = None if merged.issuperset(part.nodes) else _prove(finder, part)
+                merged.update(part.nodes if proven and name == "branches" else ())
                 rows = [row for n in part.about or part.nodes for row in operators.get(n.name, ())]
                 if proven and rows:
                     text = "" if name in _TOGETHER else part.text
@@ -344,9 +342,9 @@ class Remedies(Rewriter):
         recurrent = [node for node in exported.graph.nodes if node.target in _RECURRENT]
         fixed = [n for n in exported.graph.nodes if n in finder.fixed and n.op == "call_function"]
         wholes = [
-            _describe_whole("doubles", doubles, doubles, operators),
+            _describe_whole("doubles", doubles, doubles, operators, kept=0.5, ratio=None),
             _describe_whole("duplicates", [*equal], [*equal, *equal.values()], operators),
-            _describe_whole("slices", recurrent, recurrent, operators),
+            _describe_whole("slices", recurrent, recurrent, operators, kept=1.0, text=_UNROLLED),
             _describe_whole("constants", fixed, fixed, operators),
         ]
         return (*(each for each in wholes if each.nodes and each.name not in used), *rewrites)

@@ -5,6 +5,7 @@ is to it is shown on random tensors.
 """
 
 import operator
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -82,16 +83,18 @@ def find_convolution(finder: Finder, last: Node) -> Equivalent | None:
     return None
 
 
-def convolve(x: Any, weights: Any, strides: list[int], margins: list[int], groups: int) -> Any:
-    """A convolution of an image with margins; where they are negative, that is not read."""
-    left, right, above, below = margins
-    even = all(
-        near - stride < far <= near
-        for near, far, stride in zip((above, left), (below, right), strides, strict=True)
-    )
-    x = x if even else aten.constant_pad_nd.default(x, margins)
-    padding = [above, left] if even else [0, 0]
-    return aten.conv2d.default(x, weights, None, strides, padding, [1, 1], groups)
+def convolve(
+    x: Any, weights: Any, strides: Sequence[int], margins: Sequence[int], groups: int,
+    spacing: Sequence[int] = (1, 1), bias: Any = None,
+) -> Any:  # fmt: skip
+    """A convolution of lines or images with margins; where they are negative, that is not read."""
+    rank = weights.ndim - 2
+    near, far, strides = margins[-2::-2][-rank:], margins[::-2][-rank:], [*strides][-rank:]
+    even = all(a - stride < b <= a for a, b, stride in zip(near, far, strides, strict=True))
+    x = x if even else aten.constant_pad_nd.default(x, [*margins][: 2 * rank])
+    padding = [*near] if even else [0] * rank
+    layer = aten.conv1d.default if rank == 1 else aten.conv2d.default
+    return layer(x, weights, bias, strides, padding, [*spacing][-rank:], groups)
 
 
 def _find_filters(finder: Finder, nodes: list[Node], source: Node) -> _Filters | None:
