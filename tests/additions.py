@@ -46,10 +46,7 @@ assert export.dtype == "fp64" and export.runs, export
                  "- name: softmax\n  kind: delegated\n  category: Softmax\n"),
             ),
             "plots/tables.py": (
-                ('    "Other": "#E6D3E6",', '    "Softmax": "#CC79A7",\n    "Other": "#E6D3E6",'),
-            ),
-            "explorer/web/src/color.js": (
-                ('"Other": "#E6D3E6",', '"Softmax": "#CC79A7", "Other": "#E6D3E6",'),
+                ('    "Other": "#EFE2EF",', '    "Softmax": "#CC79A7",\n    "Other": "#EFE2EF",'),
             ),
             "frames.py": (("Elementwise | Other", "Elementwise | Softmax | Other"),),
         },

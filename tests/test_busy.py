@@ -14,7 +14,7 @@ from run_folder import write_run
 import workbench as wb
 
 #: The colour of convolutions, and the same where it is pale in a figure.
-COLOR, PALE = "#00639E", "#a6c8dd"
+COLOR, PALE = "#1A478A", "#afbfd6"
 SENTENCE = re.compile(
     r"This machine was busy \(75 % of the time went to other programs\): measure again when it is "
     r"idle; shares are (within \d+ points?|unknown)"

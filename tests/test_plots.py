@@ -2,7 +2,9 @@
 
 import html
 import math
+import re
 
+import numpy as np
 import pandas as pd
 import pytest
 from changed_runs import with_record
@@ -10,9 +12,10 @@ from drawn import assert_tidy, words_of
 from recorded import plain, recorded
 
 import workbench as wb
+from workbench.analysis.operators import CATEGORIES
+from workbench.plots.bars import show_bars
+from workbench.plots.tables import COLORS
 
-CATEGORIES = {"Convolution": "#00639E", "GEMM": "#4AA6DC", "Data Movement": "#F2B134",
-              "Elementwise": "#009465", "Other": "#E6D3E6"}  # fmt: skip
 LONG = "Fully Connected (NC, QD8, F32, QC8W) with a name that is too long for any axis GEMM #123"
 
 
@@ -186,3 +189,41 @@ def test_findings_are_cards_and_a_frame_to_compute_with(ab):
         assert "<table" in part._repr_html_() and "<ol" not in part._repr_html_()
     assert "<table" in wb.show(findings, columns=["rule", "cause"]).html
     assert len(repr(ab)) < 300
+
+
+#: What readers see, from linear RGB: Machado et al. (2009) at full severity, and luminance.
+SEEN = {
+    "all colours": np.eye(3),
+    "protanopia": [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]],
+    "deuteranopia": [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]],
+    "tritanopia": [[1.256, -0.077, -0.179], [-0.078, 0.931, 0.148], [0.005, 0.691, 0.304]],
+    "grey print": [[0.2126, 0.7152, 0.0722]] * 3,
+}
+
+
+def read_lab(colors, seen):
+    """Colours as CIE L*a*b* coordinates, as a reader sees them."""
+    parts = np.array([[int(c[at : at + 2], 16) / 255 for at in (1, 3, 5)] for c in colors])
+    linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+    to_xyz = np.array(
+        [[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]
+    )
+    xyz = np.clip(linear @ np.transpose(seen), 0, 1) @ to_xyz.T / to_xyz.sum(axis=1)
+    x, y, z = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116).T
+    return np.stack([116 * y - 16, 500 * (x - y), 200 * (y - z)], axis=1)
+
+
+@pytest.mark.parametrize("reader", SEEN)
+def test_categories_differ_for_every_reader(reader):
+    assert tuple(COLORS) == CATEGORIES
+    places = read_lab(COLORS.values(), SEEN[reader])
+    distances = np.linalg.norm(places[:, None] - places, axis=2)[np.triu_indices(len(COLORS), 1)]
+    assert distances.min() > 12.5
+
+
+def test_every_legend_names_all_categories_in_one_order():
+    frame = pd.DataFrame({"category": ["Other", "GEMM"], "mean_ms": [1.0, 2.0]})
+    (legend,) = wb.plot_categories({"a": frame}).legends
+    assert [text.get_text() for text in legend.get_texts()] == list(CATEGORIES)
+    chips = re.findall("|".join(CATEGORIES), show_bars({"a": frame}).html.rpartition("<div")[2])
+    assert chips == list(CATEGORIES)

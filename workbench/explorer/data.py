@@ -23,7 +23,7 @@ from workbench.analysis.source import split_place
 from workbench.analysis.statistics import student_quantile
 from workbench.names import number_equal
 from workbench.plots.gain import outline_gain
-from workbench.plots.tables import typeset
+from workbench.plots.tables import COLORS, typeset
 from workbench.records.codec import SCHEMA_VERSION
 
 _INFERENCES, _LEAST, _SPANS = 20, 3, 120_000  #: Inferences drawn of a side; spans drawn in all.
@@ -77,6 +77,7 @@ def explorer_data(source: Run | Comparison) -> Json:
     compared = [_comparison(ab, measurements, tables) for ab in comparisons]
     return {
         "head": _describe(run),
+        "colors": dict(COLORS),
         "programs": tuple(
             _program(members, tables[program]) for program, members in programs.items()
         ),

@@ -12,7 +12,8 @@ from workbench.wording import format_ms, format_share
 
 _LEAST = 0.11  #: Part of a bar that has room for its share on a phone.
 _SEGMENT = "display:inline-block;vertical-align:top;overflow:hidden;text-align:center;color:{};"
-_SEGMENT += "height:1.5em;line-height:1.5em;white-space:nowrap;background-color:{};width:{:.2f}%"
+_SEGMENT += "height:1.5em;line-height:1.5em;white-space:nowrap;background-color:{};width:{:.2f}%;"
+_SEGMENT += "box-shadow:inset 0 0 0 1px #8884"
 _CHIP = "display:inline-block;width:.8em;height:.8em;margin-right:.35em;border:1px solid #8888;"
 _CHIP += "background-color:"
 _PRINTED = "print-color-adjust:exact;-webkit-print-color-adjust:exact"
@@ -79,12 +80,10 @@ def draw_shares(
 
 
 def _draw_legend(times: Mapping[str, pd.Series], note: str, *, blank: bool = False) -> str:
-    """A chip of each category with its shares of the sides, if known, and a note after them."""
+    """A chip of every category with its shares of the sides, if known, and a note after them."""
     chips: dict[str, str] = {}
     for category, color in COLORS.items():
         shares = [part.get(category, 0.0) / (part.sum() or 1.0) for part in times.values()]
-        if not any(shares):
-            continue
         written = [format_share(share).removesuffix(" %") for share in shares]
         chips[category if blank else f"{category} {' → '.join(written)} %"] = color
     return draw_chips(chips, note)

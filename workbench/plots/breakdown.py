@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
-from workbench.analysis.operators import CATEGORIES, label_operator
+from workbench.analysis.operators import label_operator
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.analysis.use import Use
 from workbench.plots import style
@@ -76,7 +76,7 @@ def _draw_bars(
     for row, (name, frame) in enumerate(bars.items()):
         for end in intervals[name].itertuples():
             if (end.high_ms - end.low_ms) / longest >= _LEAST_LINE:
-                lane, color = row + 0.37 + 0.04 * end.Index, style.color_of(end.category)
+                lane, color = row + 0.37 + 0.04 * end.Index, style.line_color(end.category)
                 style.draw_interval(axis, lane, end.low_ms, end.high_ms, color=color, width=2.2)
         start, use = 0.0, uses.get(name, Use())
         for category, ms, share in frame[["category", "mean_ms", "share"]].itertuples(index=False):
@@ -101,7 +101,7 @@ def _draw_bars(
     if shares:
         axis.xaxis.set_major_formatter(PercentFormatter(1))
     drawn = [category for frame in bars.values() for category in frame["category"]]
-    key = {category: style.color_of(category) for category in dict.fromkeys([*CATEGORIES, *drawn])}
+    key = style.COLORS | {category: style.color_of(category) for category in drawn}
     style.add_key(figure, key, style.label_margin(labels))
     return figure
 
@@ -192,8 +192,8 @@ def plot_roofline(m: Measurement) -> Chart | Table:
     axis.set_ylabel("GFLOP/s")
     varied = f"; peaks vary by {100 * roof.spread:.0f} % between processes" if roof.spread else ""
     axis.set_xlabel(f"operations per byte; area of a dot: its time{varied}")
-    present = {name: c for name, c in style.COLORS.items() if name in set(shown["category"])}
-    style.add_key(figure, present, note=f"shown: {100 * shown['share'].sum():.0f} % of the time")
+    note = f"shown: {100 * shown['share'].sum():.0f} % of the time"
+    style.add_key(figure, style.COLORS, note=note)
     return figure
 
 

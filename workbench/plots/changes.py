@@ -111,7 +111,7 @@ def _draw_shares(axis: Axes, shift: pd.DataFrame) -> None:
     widest = shift[["share_before", "share_after"]].max().max()
     axis.set_xlim(-0.22 * widest, 1.26 * widest)
     for row, entry in enumerate(shift.itertuples(), start=1):
-        color, start, end = style.color_of(entry.category), entry.share_before, entry.share_after
+        color, start, end = style.line_color(entry.category), entry.share_before, entry.share_after
         style.draw_interval(axis, row, start, end, color=color, width=3)
         for share, fill in ((start, "white"), (end, color)):
             axis.plot(share, row, "o", markersize=9, markerfacecolor=fill, markeredgewidth=2,

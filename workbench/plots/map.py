@@ -17,13 +17,14 @@ from workbench.export.etrecord import list_origins
 from workbench.export.layers import WIDTHS
 from workbench.export.program import Program
 from workbench.models.pt2 import read_graph
-from workbench.plots.tables import COLORS, Table, fold_table, show_note, show_table, to_markdown
+from workbench.plots.tables import Table, fold_table, show_note, show_table, to_markdown
 from workbench.records.layers import Instruction, Layers, Method, Value, XNode, XValue
 from workbench.store import read_file
 from workbench.wording import format_size, plural
 
 #: Steps that are drawn, and operators and parts that are listed.
 _STEPS, _ROWS = 60, 2000
+_DELEGATE = "#b9d3ec"
 _BOX = "border:1px solid #888a;border-radius:4px;padding:3px 8px;white-space:nowrap"
 _LONGEST = 2**20  #: Bytes of a Python file.
 PORTABLE = "portable kernels"
@@ -145,7 +146,7 @@ def _draw_steps(instructions: Sequence[Instruction]) -> Table:
         else:
             names = Counter(each.name.rpartition("::")[2].partition(".")[0] for each in group)
             named = [", ".join(f"{name} x{n}" if n > 1 else name for name, n in names.items())]
-        style = f"background:{COLORS['GEMM']};color:#111" if is_delegate else "opacity:.9"
+        style = f"background:{_DELEGATE};color:#111" if is_delegate else "opacity:.9"
         boxes += [f'<span style="{_BOX};{style}">{html.escape(text)}</span>' for text in named]
         texts += named
     more = [f"and {len(boxes) - _STEPS} more"] if len(boxes) > _STEPS else []

@@ -294,8 +294,21 @@ def draw_bar(
 ) -> None:  # fmt: skip
     """A horizontal bar; hatched if its colour says that it is no single category."""
     mixed = color == UNSPLIT_COLOR
-    axis.barh(row, width, height, left, color=color, edgecolor="white" if mixed else edge,
+    axis.barh(row, width, height, left, color=color, edgecolor=_edge_of(color, edge),
               linewidth=0.8, hatch="///" if mixed else None)  # fmt: skip
+
+
+def _edge_of(color: str, usual: str = "white") -> str:
+    """The edge of a box of a colour: grey where the page would not show its end."""
+    if color == UNSPLIT_COLOR:
+        return "white"
+    return Ink.LINE if color == COLORS["Other"] else usual
+
+
+def line_color(category: str) -> str:
+    """The colour of a category's lines and dots: one that a white page shows."""
+    color = color_of(category)
+    return _edge_of(color, color)
 
 
 def use_log_scales(axis: Axes) -> None:
@@ -326,7 +339,7 @@ def draw_speedup(axis: Axes, row: int, entry: Any) -> None:
 def add_key(figure: Figure, colors: Mapping[str, str], left: float = 0.1, note: str = "") -> None:
     """A legend below the title: a chip of each colour; and a note after them."""
     chips = [
-        Patch(facecolor=color, label=name, edgecolor="white" if color != "#FFFFFF" else "#BBBBBB",
+        Patch(facecolor=color, label=name, edgecolor=_edge_of(color),
               hatch="///" if color == UNSPLIT_COLOR else None)
         for name, color in colors.items()
     ]  # fmt: skip

@@ -172,8 +172,8 @@ export class Categories {
     this.note.textContent = `mean time in the latency${lines}`;
     this.body.replaceChildren(...rows.map(([name, m]) => this.#bar(name, m, chosen === "share" ? null : longest)));
     const judged = new Map((sides.categories ?? []).map(row => [row.name, row]));
-    this.chips.replaceChildren(...sides.b.categories.filter(row => row.mean_ms > 0 || judged.get(row.category)?.baseline_ms > 0).map(row => {
-      const found = judged.get(row.category);
+    this.chips.replaceChildren(...sides.b.categories.map(row => {
+      const found = row.mean_ms > 0 || judged.get(row.category)?.baseline_ms > 0 ? judged.get(row.category) : null;
       const pressed = state.category === row.category;
       return h("button", { type: "button", class: "chip", "aria-pressed": String(pressed), onclick: () => this.#toggle(row.category) },
         h("span", { class: "swatch", style: `background:${CATEGORIES[row.category]}` }), row.category,

@@ -67,7 +67,7 @@ export class Inspector {
     const source = texts.source[i];
     return [
       h("h2", null, program.labels[i]),
-      h("p", { class: "soft" }, h("span", { class: "swatch", style: `background:${CATEGORIES[texts.category[i]] ?? "#8A8A8A"}` }),
+      h("p", { class: "soft" }, h("span", { class: "swatch", style: `background:${CATEGORIES[texts.category[i]] ?? this.view.theme.neutral}` }),
         [texts.category[i], texts.family[i], texts.kind[i] === "delegated" ? "delegated" : texts.kind[i].replace("_", " ")].filter(Boolean).join(" · ")),
       h("section", null, h("h3", null, "Time"),
         same && sides.outcomes[i] !== "emulated" ? h("p", null, known(sides.speedup[i]) ? h("strong", { class: `v-${sides.outcomes[i]}` }, `${ratio(sides.speedup[i], sides.low[i], sides.high[i])} `) : null, sides.outcomes[i],

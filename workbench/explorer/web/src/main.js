@@ -1,6 +1,6 @@
 // The explorer: views over one model and one state. A page mounts it; anywidget calls `render`.
 
-import { COLORINGS, legendOf, themeOf } from "./color.js";
+import { CATEGORIES, COLORINGS, legendOf, themeOf } from "./color.js";
 import { Tip } from "./chart.js";
 import { h } from "./dom.js";
 import { ms, ratio, share } from "./format.js";
@@ -82,6 +82,7 @@ class View {
   }
 
   #take(data, rest) {
+    Object.assign(CATEGORIES, data.colors);
     this.model = new Model(data);
     this.rest = rest;
     // Latencies have one unit, as in Python's sentences.
