@@ -23,6 +23,9 @@ RUN = wb.open_run(wb.sample_run())
         (lambda: wb.open_run(), "open_run(): missing a required argument: 'path' -> it takes path"),
         (lambda: wb.show(RUN, "layers", top="a"), "show(): top='a' is not an int, but str"),
         (lambda: wb.MeasureOptions(runs="5"), "runs='5' is not an int, but str"),
+        (lambda: wb.profile("toy_cnn", None, wb.MeasureOptions()), "profile(): export= takes no "
+         "MeasureOptions -> give it by its name: measure=MeasureOptions(...)"),
+        (lambda: wb.export_model("toy_cnn", wb.ExportOptions()), "inputs= takes no ExportOptions"),
         (lambda: wb.ExportOptions(dtype=8), "dtype=8 is not a str, but int"),
         (lambda: wb.plot_categories(RUN, share=True), "did you mean 'shares'?"),
         (lambda: wb.show(RUN, "finding"), "unknown view 'finding' -> did you mean 'findings'?"),

@@ -106,6 +106,9 @@ def test_lowered_programs_have_the_layers_and_lines_of_the_module(exported, plai
             call.name for call in plain.layers.methods[0].instructions
         ]
         assert program.inputs[0].sha256 == plain.inputs[0].sha256
+        assert program.export is None, "its graph is not known"
+    known = write_program(lower(exported, generate_etrecord=True), X, tmp_path)
+    assert known.sha256 == plain.sha256 and known.export.rewrites == plain.export.rewrites
     with pytest.raises(wb.WorkbenchError, match="takes"):
         write_program(edge.to_executorch(), torch.randn(2, 3), tmp_path)
 

@@ -10,6 +10,7 @@ from types import FunctionType
 from typing import Any
 
 from workbench.errors import UsageError, unknown_name
+from workbench.options import Options
 
 #: What an annotation of a plain type takes, beside that.
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -62,6 +63,7 @@ def _check(function: Callable[..., Any]) -> Callable[..., Any]:
         except TypeError as error:
             names = ", ".join(name for name in signature.parameters if name != "self")
             raise UsageError(str(error), where=where, hint=f"it takes {names}") from None
+        _check_options(signature, bound.arguments, where)
         _check_types(signature, bound.arguments, where)
         return function(*args, **kwargs)
 
@@ -77,6 +79,17 @@ def _check_names(signature: inspect.Signature, given: Mapping[str, Any], where: 
     for name in given:
         if name not in names:
             raise unknown_name("argument", name, names, where=where)
+
+
+def _check_options(signature: inspect.Signature, given: Mapping[str, Any], where: str) -> None:
+    """Refuse options that were given to another parameter than the one of their type."""
+    taken = {name: _name_annotation(p.annotation) for name, p in signature.parameters.items()}
+    for name, value in given.items():
+        kind = type(value).__name__
+        if name != "self" and isinstance(value, Options) and kind not in taken[name]:
+            own = next((other for other, annotation in taken.items() if kind in annotation), "")
+            hint = f"give it by its name: {own}={kind}(...)" if own else None
+            raise UsageError(f"{name}= takes no {kind}", where=where, hint=hint)
 
 
 def _check_types(signature: inspect.Signature, given: Mapping[str, Any], where: str) -> None:

@@ -49,6 +49,7 @@ from workbench.analysis.use import Use, describe_use, use_latency, use_parts
 from workbench.emulation import frame_property, mark_frame
 from workbench.errors import StoreError
 from workbench.export.layers import resize
+from workbench.models.registry import list_models
 from workbench.options import RUNTIMES
 from workbench.records.exports import Export, Identity
 from workbench.records.layers import Layers, Method
@@ -584,7 +585,10 @@ class Measurement(Noun):
     @property
     def is_given(self) -> bool:
         """Whether its module was given in Python, so that no name loads it."""
-        return self.export is not None and self.export.input_source == GIVEN
+        export = self.export
+        if export is None or export.spec:
+            return False
+        return export.input_source == GIVEN or export.model not in list_models()
 
     @property
     def in_script(self) -> bool:

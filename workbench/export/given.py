@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import hashlib
+import logging
+import weakref
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,14 +20,14 @@ from executorch.exir import (
 from torch.export import ExportedProgram
 
 from workbench import store
-from workbench.errors import UsageError
+from workbench.errors import UsageError, WorkbenchError
 from workbench.export import in_place
-from workbench.export.artifact import check_rewrites, write_inputs
+from workbench.export.artifact import check_rewrites, export_model, write_inputs
 from workbench.export.layers import outline_program, read_interface
 from workbench.export.program import Program, find_data
 from workbench.export.rewriter import Changes, find_rewriter
 from workbench.export.traced import copy_program
-from workbench.options import expand_rewrites
+from workbench.options import expand_rewrites, silent
 from workbench.process import silence
 from workbench.records.exports import Tensor
 from workbench.remedies import OF_EXPORT
@@ -33,6 +35,10 @@ from workbench.upstream import tree_leaves
 
 if TYPE_CHECKING:
     from workbench.records.layers import Method
+
+_log = logging.getLogger(__name__)
+#: The graphs that lowered programs were made from: kept as long as these.
+_GRAPHS: weakref.WeakKeyDictionary[Any, ExportedProgram] = weakref.WeakKeyDictionary()
 
 
 class RewrittenProgram(ExportedProgram):
@@ -115,9 +121,10 @@ def write_program(
     """Write a program that a script lowered, with its layers and inputs; it stays as it is.
 
     It is ``<root>/artifacts/<class of the model>-<hash>.pte``, with its weights beside it if they
-    are in a file of their own. Lowering drops example inputs: without ``inputs``, they are those in
-    its ETRecord, if it has one, or random.
+    are in a file of their own. Lowering drops example inputs and the model's graph, in which
+    remedies are looked for. An ETRecord has both: without it, inputs that are not given are random.
     """
+    given = made
     if isinstance(made, EdgeProgramManager):
         with silence():
             made = copy.deepcopy(made).to_executorch()
@@ -126,6 +133,10 @@ def write_program(
         raise UsageError("computes nothing", where="the program", hint="lower a method of a model")
     method = layers.methods[0]
     name, sha256 = store.safe_name(name_model(method)), hashlib.sha256(data).hexdigest()
+    exported = _find_exported(made)
+    if exported and (same := _export_again(exported, sha256, inputs, root)):
+        _GRAPHS[given] = exported
+        return replace(same, name=name)
     folder = store.artifacts_dir(Path(root) if root else store.default_root(name))
     pte = folder / f"{name}-{sha256[:8]}.pte"
     store.check_writable(pte)
@@ -143,13 +154,32 @@ def write_program(
     return Program(pte, sha256, None, len(data), saved, data=find_data(pte), name=name)
 
 
+def _export_again(
+    exported: ExportedProgram, sha256: str, inputs: Any, root: str | Path | None
+) -> Program | None:
+    """The same program, exported from its graph; None if that makes another one."""
+    try:
+        program = export_model(exported, inputs, root=root, progress=silent)
+    except WorkbenchError:  # a script may know better how to lower it
+        _log.debug("the graph in the ETRecord cannot be exported", exc_info=True)
+        return None
+    return program if program.sha256 == sha256 else None
+
+
+def _find_exported(made: ExecutorchProgramManager) -> ExportedProgram | None:
+    """The graph that a program was lowered from, if the script asked for an ETRecord."""
+    try:
+        exported = made.get_etrecord().exported_program
+    except RuntimeError:
+        return None
+    return exported if isinstance(exported, ExportedProgram) else None
+
+
 def _find_example(made: ExecutorchProgramManager, method: str) -> Any:
     """The example inputs of a program, or those in its ETRecord; none if both lack them."""
+    exported = _find_exported(made)
     example = made.exported_program(method).example_inputs
-    with contextlib.suppress(RuntimeError):  # it has no ETRecord
-        exported = made.get_etrecord().exported_program
-        example = example or (exported.example_inputs if exported else None)
-    return example or ((), {})
+    return example or (exported.example_inputs if exported else None) or ((), {})
 
 
 def check_inputs(tensors: Sequence[torch.Tensor], arguments: Sequence[Tensor], where: str) -> None:

@@ -36,7 +36,6 @@ from workbench.models.sources import (
     shown_path,
     user_line,
 )
-from workbench.options import Options
 from workbench.process import (
     PROCESS_LOCK,
     child_environment,
@@ -130,9 +129,6 @@ def load_model(
     >>> wb.load_model("toy_cnn").example_inputs[0].shape  # doctest: +SKIP
     torch.Size([1, 3, 224, 224])
     """
-    if isinstance(inputs, Options):
-        where, hint = type(inputs).__name__, "give options after the inputs, or by name"
-        raise UsageError("are no inputs", where=where, hint=hint)
     if isinstance(spec, LoadedModel):
         if inputs is not None or name:
             hint = "give the module itself"

@@ -321,7 +321,8 @@ def _tell_undelegated(
     if action:
         return replace(finding, action=action, code=code, nearest=kernels.iloc[0])
     if m.export is None:  # no graph was searched
-        action = "profile the model itself: remedies are looked for in its graph"
+        action = "profile the model, its ExportedProgram or an EdgeProgramManager with an "
+        action += "ETRecord: remedies are looked for in its graph"
         return replace(finding, action=action, command="workbench profile MODEL")
     return finding
 
