@@ -23,6 +23,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import torch
+import yaml
 from etdump_builder import Block, Other, Profile, build_etdump, check_events
 from mutants import (
     PROGRAM,
@@ -50,13 +51,13 @@ from workbench.models import loader
 from workbench.models.inputs import choose_inputs, read_images
 from workbench.models.loader import LoadedModel
 from workbench.options import ExportOptions
-from workbench.records.codec import to_json
+from workbench.records.codec import to_json, to_plain
 from workbench.records.documents import METRICS
 from workbench.records.layers import Layers
 from workbench.records.recipe import Recipe
 from workbench.records.runs import Ceilings, Probe
 from workbench.report.artifacts import check_run, write_artifacts
-from workbench.store import load_recipe, load_record, load_run, read_layers, save_recipe
+from workbench.store import load_recipe, load_record, load_run, read_layers
 from workbench.trace.samples import read_functions, read_samples
 
 
@@ -177,7 +178,7 @@ def make_recipe(folder: Path) -> list[bytes]:
     """A recipe with options that are lists and pairs."""
     options = ExportOptions("int8", sizes=(("batch", 2),), module_dtypes=(("head", "fp32"),))
     recipe = Recipe("toy_cnn", options, 2, ("mean kept",), "ab" * 32, {"torch": "1"})
-    return [save_recipe(recipe, folder / "seed.yaml").read_bytes()]
+    return [yaml.safe_dump(to_plain(recipe)).encode()]
 
 
 def make_samples(folder: Path) -> list[bytes]:

@@ -26,7 +26,7 @@ from workbench.records.codec import from_json
 from workbench.records.layers import Layers
 from workbench.run.build import find_compiler, installed_compiler
 from workbench.run.isa import read_isa
-from workbench.run.runner import find_runner, open_runner
+from workbench.run.runner import find_runner
 from workbench.trace.etdump import read_etdump
 
 RUNS = 20
@@ -86,7 +86,7 @@ def trace(program, tmp_path_factory):
             flags = ["--model_path", str(folder / f"{name}.pte"), "--cpu_threads", "1"]
             flags += ["--inputs", str(folder / f"{name}.input"), "--etdump_path", str(etdump)]
             flags += ["--isa", least if level == "least" else level]
-            with open_runner(runner, flags, timeout_s=60) as session:
+            with runner.open(flags, timeout_s=60) as session:
                 session.run(3)
                 session.reset()
                 session.run(RUNS)

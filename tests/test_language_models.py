@@ -24,7 +24,6 @@ from workbench.records.exports import Tensor
 from workbench.records.layers import Instruction, Layers, Method, XNode, XValue
 from workbench.run import runner as runners
 from workbench.run.build import find_operator_libraries
-from workbench.run.runner import open_runner
 from workbench.run.tensor_files import locate_inputs, random_bytes, read_output
 
 TINY = Path(__file__).parent / "data" / "llm" / "llama_tiny_8da4w.pte"
@@ -50,7 +49,7 @@ def run(tmp_path_factory):
 
 
 def test_operators_of_the_wheel_are_loaded_for_programs_that_need_them(runner):
-    with open_runner(runner, ["--model_path", str(TINY)], timeout_s=60) as session:
+    with runner.open(["--model_path", str(TINY)], timeout_s=60) as session:
         assert [tuple(tensor.shape) for tensor in session.ready.inputs] == [(1, 31), (1,)]
         maps = Path(f"/proc/{session._process.pid}/maps").read_text()
     assert "libcustom_ops_aot_lib.so" in maps
@@ -64,13 +63,13 @@ def test_libraries_of_operators_are_loaded_once_before_the_method(run):
 
 
 def test_other_programs_load_none(runner, conv_pte):
-    with open_runner(runner, ["--model_path", str(conv_pte)], timeout_s=60) as session:
+    with runner.open(["--model_path", str(conv_pte)], timeout_s=60) as session:
         assert "libtorch" not in Path(f"/proc/{session._process.pid}/maps").read_text()
 
 
 def test_a_missing_operator_is_named_with_the_option_that_brings_it(runner):
     with pytest.raises(RunnerError, match=r"llama::custom_sdpa.*ops=FILE"):
-        open_runner(replace(runner, operators=()), ["--model_path", str(TINY)], timeout_s=60)
+        replace(runner, operators=()).open(["--model_path", str(TINY)], timeout_s=60)
 
 
 def test_the_users_libraries_bring_operators_and_are_recorded(monkeypatch):
@@ -78,7 +77,7 @@ def test_the_users_libraries_bring_operators_and_are_recorded(monkeypatch):
     monkeypatch.setattr(runners, "find_operator_libraries", list)
     runner = wb.find_runner(operators=libraries)
     assert "libcustom_ops_aot_lib.so" in runner.description["operators"]
-    with open_runner(runner, ["--model_path", str(TINY)], timeout_s=60) as session:
+    with runner.open(["--model_path", str(TINY)], timeout_s=60) as session:
         assert session.ready.inputs
 
 
@@ -88,7 +87,7 @@ def test_a_library_that_cannot_be_loaded_is_one_clear_error(tmp_path):
     (tmp_path / "text.so").write_text("no library")
     broken = wb.find_runner(operators=[str(tmp_path / "text.so")])
     with pytest.raises(RunnerError, match=r"text\.so"):
-        open_runner(broken, ["--model_path", str(TINY)], timeout_s=60)
+        broken.open(["--model_path", str(TINY)], timeout_s=60)
 
 
 # Phases
@@ -108,7 +107,7 @@ def test_a_step_is_computed_on_the_state_that_earlier_ones_left(runner, tmp_path
 
     def last_logits(*parts):
         command = ["--model_path", str(TINY), *parts]
-        with open_runner(runner, command, timeout_s=60) as session:
+        with runner.open(command, timeout_s=60) as session:
             session.run(2)  # again at the same position: the state is the same
             (output,) = session.output(tmp_path / "out")
         return read_output(Path(output.file), output.dtype)[-64:]

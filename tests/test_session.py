@@ -280,8 +280,7 @@ def test_killing_the_driver_ends_the_runner(conv_pte, busy):
     driver = f"""
 import time
 import workbench as wb
-from workbench.run.runner import open_runner
-session = open_runner(wb.find_runner(), ["--model_path", {str(conv_pte)!r}], timeout_s=99)
+session = wb.find_runner().open(["--model_path", {str(conv_pte)!r}], timeout_s=99)
 print(session._process.pid, flush=True)
 {"session.run(1000000)" if busy else "time.sleep(60)"}
 """

@@ -14,7 +14,7 @@ from workbench.errors import RunnerError
 from workbench.run import build
 from workbench.run.build import NATIVE
 from workbench.run.isa import TOGGLES, resolve_toggle
-from workbench.run.runner import find_runner, open_runner
+from workbench.run.runner import find_runner
 from workbench.upstream import TESTED
 
 pytestmark = [pytest.mark.upstream, needs_compiler]
@@ -47,7 +47,7 @@ def renamed(monkeypatch, tmp_path):
 def trace(runner, program, folder, *flags):
     """The session of a runner that traces a program, and its operators' times in ns."""
     flags = ["--model_path", str(program), "--etdump_path", str(folder / "x.etdump"), *flags]
-    with open_runner(runner, flags, timeout_s=60) as session:
+    with runner.open(flags, timeout_s=60) as session:
         session.run(5)
         session.etdump(folder / "x.etdump")
     events = wb.read_etdump(folder / "x.etdump")
@@ -165,7 +165,7 @@ def test_what_others_take_while_operators_are_reported_is_no_cpu_time(
     runner = find_runner()
     monkeypatch.setenv("LD_PRELOAD", str(library))
     flags = ["--model_path", str(conv_pte), "--etdump_path", str(tmp_path / "x.etdump")]
-    with open_runner(runner, flags, timeout_s=60) as session:
+    with runner.open(flags, timeout_s=60) as session:
         session.run(3, traced=True)
         traced, untraced = session.run(5, traced=True), session.run(5, traced=False)
     assert 0 < min(traced.cpu_ns) < 20e6

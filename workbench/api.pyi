@@ -4,16 +4,8 @@ from .analysis.speedup import Speedup
 from .analysis.statistics import half_width
 from .cli.checks import check_request
 from .cli.options import EXISTING, Output, command, options_of
-from .emulation import EMULATED, WRONG
-from .errors import (
-    ExportError,
-    RunnerError,
-    StoreError,
-    TargetError,
-    TraceError,
-    UsageError,
-    unknown_name,
-)
+from .emulation import WRONG
+from .errors import RunnerError, UsageError, unknown_name
 from .export.rewriter import Rewriter
 from .frames import interval, make_frame
 from .options import Options, Progress, option, silent
@@ -27,18 +19,17 @@ from .records.documents import Document
 from .records.exports import Rewrite
 from .records.trials import Trial
 from .remedies import Remedies, Remedy
-from .run.sides import Graph, Settings, Side, keep_side
+from .run.sides import Graph, Settings, Side
 from .store import atomic_write, load_record, read_json, safe_name
 from .trace.writers import to_csv
 from .wording import format_ms, format_ratio, format_size, plural
 
 __all__ = [
-    "EMULATED", "EXISTING", "SCHEMA_VERSION", "WRONG", "Attribute", "Chart", "Document",
-    "ExportError", "Finding", "Gain", "Graph", "Ink", "Options", "Output", "Part", "Plugin",
-    "Progress", "Remedies", "Remedy", "Rewrite", "Rewriter", "Rule", "RunnerError", "Section",
-    "Settings", "Side", "Speedup", "StoreError", "Table", "TargetError", "TraceError", "Trial",
-    "UsageError", "View", "atomic_write", "check_request", "command", "draws", "fold_table",
-    "format_ms", "format_ratio", "format_size", "half_width", "interval", "keep_side",
+    "EXISTING", "SCHEMA_VERSION", "WRONG", "Attribute", "Chart", "Document", "Finding", "Gain",
+    "Graph", "Ink", "Options", "Output", "Part", "Plugin", "Progress", "Remedies", "Remedy",
+    "Rewrite", "Rewriter", "Rule", "RunnerError", "Section", "Settings", "Side", "Speedup",
+    "Table", "Trial", "UsageError", "View", "atomic_write", "check_request", "command", "draws",
+    "fold_table", "format_ms", "format_ratio", "format_size", "half_width", "interval",
     "load_record", "make_frame", "new_figure", "new_rows", "option", "options_of", "plural",
     "read_json", "safe_name", "show_note", "show_progress", "show_table", "silent", "structure",
     "to_csv", "to_json", "to_plain", "unknown_name",

@@ -1,6 +1,5 @@
 from .analysis.findings.commands import write_command
-from .analysis.findings.text import abridge_gain, describe_cause
-from .analysis.layers import THE_MODEL
+from .analysis.findings.text import abridge_gain
 from .cli.options import with_limits
 from .export.accuracy import compare_samples
 from .export.artifact import apply_recipe
@@ -18,28 +17,19 @@ from .report.artifacts import write_artifacts
 from .report.html import render_page
 from .report.kernel import read_template
 from .report.report import is_reported
-from .run.locks import device_behind, lock_folder, share_machine
+from .run.locks import device_behind, lock_folder
 from .run.plan import check_toggle
 from .run.runner import Runner
-from .run.targets import TARGETS, open_target
-from .store import (
-    default_root,
-    read_yaml,
-    remove_partials,
-    save_recipe,
-    stem_of,
-    write_changed,
-)
+from .run.targets import open_target
+from .store import default_root, read_yaml, stem_of
 from .upstream import list_llm_transforms
 from .workflow import list_subjects
 
 __all__ = [
-    "REWRITES", "SUFFIXES", "TARGETS", "THE_MODEL", "Recipe", "Runner", "abridge_gain",
-    "apply_recipe", "check_toggle", "compare_samples", "contrast_models",
-    "default_root", "describe_cause", "device_behind", "draw_shares", "help_of", "is_reported",
-    "keep_accuracy", "list_classes", "list_llm_transforms", "list_subjects", "lock_folder",
-    "measure_layer_noise", "open_target", "parse_name", "read_template",
-    "read_yaml", "remove_partials", "render_page", "run_file", "save_recipe", "share_machine",
-    "show_phases", "stem_of", "with_limits", "write_artifacts", "write_changed",
-    "write_command",
+    "REWRITES", "SUFFIXES", "Recipe", "Runner", "abridge_gain", "apply_recipe", "check_toggle",
+    "compare_samples", "contrast_models", "default_root", "device_behind", "draw_shares",
+    "help_of", "is_reported", "keep_accuracy", "list_classes", "list_llm_transforms",
+    "list_subjects", "lock_folder", "measure_layer_noise", "open_target", "parse_name",
+    "read_template", "read_yaml", "render_page", "run_file", "show_phases", "stem_of",
+    "with_limits", "write_artifacts", "write_command",
 ]  # fmt: skip

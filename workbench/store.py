@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 
 from workbench.errors import StoreError, UsageError, WorkbenchError
 from workbench.names import LONGEST_NOTE, check_label
-from workbench.options import ExportOptions
 from workbench.records.codec import (
     check_keys,
     check_version,
@@ -26,7 +25,6 @@ from workbench.records.codec import (
     parse_json,
     structure,
     to_json,
-    to_plain,
 )
 from workbench.records.exports import Export
 from workbench.records.layers import Layers
@@ -487,16 +485,6 @@ def check_inside(run_dir: Path, names: Iterable[str]) -> None:
     odd = [name for name in names if name.endswith("..") or (run_dir / name).is_symlink()]
     for name in dict.fromkeys([*(str(Path(name).parent) for name in names), *odd]):
         inside(run_dir, name)
-
-
-def save_recipe(recipe: Recipe, path: Path) -> Path:
-    """Write a recipe as YAML, without options that have their default; returns its path."""
-    import yaml
-
-    plain, default = to_plain(recipe), to_plain(ExportOptions())
-    plain["export"] = {k: v for k, v in plain["export"].items() if v != default[k]}
-    head = "# Export this program again: workbench export MODEL --recipe FILE\n"
-    return atomic_write(path, head + yaml.safe_dump(plain, sort_keys=False, width=100))
 
 
 def load_recipe(path: Path) -> Recipe:

@@ -23,7 +23,6 @@ from torch import nn
 
 import workbench as wb
 from workbench.analysis.activations import activation_bytes
-from workbench.run.runner import open_runner
 
 MODELS = ("mobilenet_v3_small", "toy_cnn", "vit_tiny", "unet_small", "squeezesam")
 BRIEF = wb.MeasureOptions(toggle="none", runs=2, warmup=1, processes=5, evidence=False, roof=False)
@@ -77,7 +76,7 @@ def watch_start(pte):
     """Of a start: the resident set that Linux states, its stages and the parent's wall time, ms."""
     runner, began = wb.find_runner(), time.monotonic_ns()
     flags = ["--model_path", str(pte), "--cpu_threads", "1", "--stages", "time"]
-    with open_runner(runner, flags, timeout_s=120) as session:
+    with runner.open(flags, timeout_s=120) as session:
         elapsed = time.monotonic_ns() - began
         rollup = Path(f"/proc/{session._process.pid}/smaps_rollup").read_text()
         stages = sum(stage.ns for stage in session.ready.stages)

@@ -26,7 +26,7 @@ from torch.utils.mkldnn import to_mkldnn
 from workbench.export.artifact import export_model
 from workbench.options import MeasureOptions
 from workbench.run.ceilings import load_probes, measure_roof, unpack_program
-from workbench.run.runner import find_runner, open_runner
+from workbench.run.runner import find_runner
 from workbench.workflow import measure
 
 SIDES = (1024, 1536, 2048)
@@ -102,7 +102,7 @@ def compare_peaks(counts, attempts):
         torch.set_num_threads(threads)
         flags = ["--model_path", str(unpack_program(probe.file)), "--cpu_threads", str(threads)]
         ours, theirs = [], []
-        with open_runner(find_runner(), flags, timeout_s=120) as session:
+        with find_runner().open(flags, timeout_s=120) as session:
             session.run(2)
             for _ in range(attempts):
                 times = session.run(3)

@@ -17,7 +17,6 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from latencies import compare_latencies
 
 import workbench as wb
-from workbench.run.runner import open_runner
 from workbench.run.steps import interleave
 
 NAMES = ("plain", "sampled", "plain again")
@@ -60,8 +59,7 @@ def measure(pte, folder, process, options) -> list[dict]:
     with contextlib.ExitStack() as stack:
         sessions = {
             name: stack.enter_context(
-                open_runner(
-                    wb.find_runner(),
+                wb.find_runner().open(
                     [*base, *(sampling if name == "sampled" else [])],
                     timeout_s=120,
                 )

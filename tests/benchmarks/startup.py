@@ -11,7 +11,6 @@ import time
 from pathlib import Path
 
 import workbench as wb
-from workbench.run.runner import open_runner
 
 MAX_MS = 60.0
 
@@ -29,7 +28,7 @@ def main() -> int:
         flags = ["--model_path", str(pte), "--cpu_threads", "1"]
         for _ in range(options.repeats):
             start = time.perf_counter()
-            with open_runner(runner, flags, timeout_s=60) as session:
+            with runner.open(flags, timeout_s=60) as session:
                 inferences.append(session.run(1).wall_ns[0] / 1e6)
                 totals.append(1000 * (time.perf_counter() - start))
                 own.append(session.ready.startup_ms)

@@ -22,9 +22,6 @@ from workbench.store import CHECKS, atomic_write, load_record, lock_writers
 if TYPE_CHECKING:
     from workbench.analysis.measurement import Measurement
 
-#: Findings that are tried if nobody says how many.
-BEST = 3
-
 
 class Findings(pd.DataFrame):
     """A frame of findings: shown as text and as cards, and their remedies can be tried.
@@ -71,15 +68,13 @@ class Findings(pd.DataFrame):
             raise NotImplementedError  # it is shown as any other table
         shown._ipython_display_()
 
-    def check(
-        self, model: Any = None, finding: Finding | str = "", top: int = BEST, **limits: Any
-    ) -> pd.DataFrame:
+    def check(self, model: Any = None, finding: Finding | str = "", **limits: Any) -> pd.DataFrame:
         """Try the remedies of the first findings, or that of one; returns the new findings.
 
         Parameters are those of `check_findings`.
         """
         with show_progress() as progress:
-            find_trials()(self.run, model, finding=finding, top=top, progress=progress, **limits)
+            find_trials()(self.run, model, finding=finding, progress=progress, **limits)
         return self.run.findings
 
 

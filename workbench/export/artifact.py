@@ -43,7 +43,7 @@ if TYPE_CHECKING:  # these import PyTorch
     import torch
     from torch import nn
 
-    from workbench.export.lower import Lowered
+    from workbench.export.lowered import Lowered
     from workbench.export.traced import TracedModel
     from workbench.models.loader import LoadedModel
 

@@ -6,7 +6,7 @@ import contextlib
 import copy
 import io
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -21,6 +21,7 @@ from workbench.export import accuracy, failure, in_place, quantize
 from workbench.export.constants import copy_filters
 from workbench.export.dependence import Dependence
 from workbench.export.layers import count_calls, count_quantized, outline_program, read_interface
+from workbench.export.lowered import Lowered, MeasureNoise
 from workbench.export.precision import DTYPES, PRECISIONS
 from workbench.export.program import bind_constants, cast_floats
 from workbench.export.rewriter import Changes, find_rewriter, mark_operators, read_mark
@@ -30,7 +31,7 @@ from workbench.models.inputs import choose_inputs
 from workbench.models.sources import user_line_of_node
 from workbench.options import QUANTISER_REWRITES, ExportOptions, Progress, silent
 from workbench.process import silence
-from workbench.records.exports import Cause, Cone, LayerNoise, Partition, Rewrite, Tensor
+from workbench.records.exports import Cause, Cone, Partition, Rewrite
 from workbench.upstream import (
     collect_reasons,
     edge_config,
@@ -50,36 +51,6 @@ if TYPE_CHECKING:
 
 #: The least signal to noise ratio of values in a quantised program, against its graph, in dB.
 _PART_DB = 20.0
-#: Measures the quantisation noise of each layer; None if nothing was quantised.
-MeasureNoise = Callable[[], tuple[LayerNoise, ...]] | None
-
-
-@dataclass(frozen=True)
-class Lowered:
-    """A program, its ETRecord (empty unless it is wanted), its layers, and its inputs.
-
-    ``inputs`` are in the dtype and the order of the program, which takes ``arguments``; ``notes``
-    say what was done to it.
-    """
-
-    pte: bytes
-    etrecord: bytes
-    inputs: list[torch.Tensor]
-    arguments: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
-    layers: Layers
-    notes: dict[str, str]
-    partition: tuple[Partition, ...]
-    #: The rewrites that changed it.
-    rewrite: tuple[str, ...] = ()
-    rewrites: tuple[Rewrite, ...] = ()
-    dependence: tuple[Cone, ...] = ()
-    staying: tuple[str, ...] = ()
-    measure_noise: MeasureNoise = None
-    #: From the number of an output to the operator after which it is wrong, as `find_cause`.
-    find_cause: Callable[[int], tuple[str, Cause] | None] = lambda output: None
-    #: The outputs of the quantised graph in PyTorch; None if nothing quantised the graph.
-    run_graph: Callable[[], list[Any]] | None = None
 
 
 def lower_model(

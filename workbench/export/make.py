@@ -16,7 +16,7 @@ from workbench.process import release_memory
 from workbench.records.exports import Cure, Fidelity
 
 if TYPE_CHECKING:  # these import PyTorch
-    from workbench.export.lower import Lowered
+    from workbench.export.lowered import Lowered
     from workbench.export.traced import TracedModel
     from workbench.models.loader import LoadedModel
 
@@ -136,7 +136,7 @@ def _judge(
     """
     from workbench.export import accuracy
 
-    outputs = accuracy.run_program(lowered.pte, lowered.inputs, lowered.layers)
+    outputs = lowered.run()
     fidelity = accuracy.compare_with_model(outputs, expected, least_db)
     problem = accuracy.describe_problem(fidelity)
     if lowered.run_graph is None:

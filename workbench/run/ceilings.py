@@ -19,9 +19,9 @@ from workbench.options import Progress, silent
 from workbench.records.codec import parse_json, structure, to_json
 from workbench.records.runs import Ceilings, Probe, RunRecord
 from workbench.run.allocation import clock_at
-from workbench.run.locks import THIS_MACHINE, device_behind, lock_device
+from workbench.run.locks import THIS_MACHINE, device_behind
 from workbench.run.recorder import timestamp
-from workbench.run.runner import Runner, find_runner, open_runner
+from workbench.run.runner import Runner, find_runner
 from workbench.run.targets import open_target
 from workbench.store import (
     atomic_write,
@@ -227,7 +227,7 @@ def measure_ceilings(
     Times are CPU time with one thread and wall time with several.
     """
     peaks = {probe.file: probe for probe in kept}
-    with lock_device(device_behind(runner.target.name), progress):
+    with runner.lock(progress):
         for number, probe in enumerate(probes):
             text = f"machine peaks, {isa}, {plural(threads, 'thread')}: {probe.kind} {probe.dtype}"
             progress(text, number / len(probes))
@@ -256,7 +256,7 @@ def _run(path: str, runner: Runner, isa: str, threads: int, process: int) -> flo
     flags = ["--model_path", path, "--cpu_threads", str(threads), "--isa", isa]
     core = runner.target.core(threads, process)
     flags += [] if core is None else ["--cpus", str(core)]
-    with open_runner(runner, flags, timeout_s=TIMEOUT_S) as session:
+    with runner.open(flags, timeout_s=TIMEOUT_S) as session:
         clock = clock_at(threads)
         times = list(getattr(session.run(1), clock))
         count = min(MAX_ITERATIONS, max(ITERATIONS, int(SECONDS * 1e9 / max(times[0], 1))))

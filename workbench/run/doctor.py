@@ -23,7 +23,7 @@ from workbench.process import NO_BYTECODE, silent_stderr
 from workbench.run.build import ZIG, find_sdk, installed_compiler
 from workbench.run.ceilings import unpack_program
 from workbench.run.isa import Isa, resolve_toggle
-from workbench.run.runner import Runner, find_runner, open_runner
+from workbench.run.runner import Runner, find_runner
 from workbench.run.targets.android import adb, list_devices
 from workbench.run.targets.qemu import MACHINE, OLDEST, qemu_version
 from workbench.store import atomic_write, cache_folder
@@ -157,7 +157,7 @@ def _upstream(runner: Runner) -> Iterator[Check]:
     """What exports lack, and what tracing a small program does; one check if that is nothing."""
     flags = ["--model_path", str(unpack_program(PROBE)), "--etdump_path", os.devnull]
     try:
-        with open_runner(runner, flags, timeout_s=TIMEOUT_S) as session:
+        with runner.open(flags, timeout_s=TIMEOUT_S) as session:
             missing = find_missing(probed=True) | session.ready.missing
     except WorkbenchError as error:
         yield Check("parts of ExecuTorch", "fail", error.what, error.hint or TESTED_VERSION)

@@ -18,7 +18,7 @@ from typing import Any
 from workbench.errors import StoreError, UsageError, printable
 from workbench.options import Progress, silent
 from workbench.process import child_environment
-from workbench.store import cache_folder, safe_name
+from workbench.store import cache_folder, remove_partials, safe_name
 
 #: The device that is this machine, disturbed by everything else that runs on it.
 THIS_MACHINE = "host"
@@ -47,12 +47,21 @@ def device_behind(target: str) -> str:
 
 
 @contextlib.contextmanager
-def lock_device(device: str, progress: Progress = silent) -> Iterator[None]:
-    """Lock a device, after a message if it is in use. May be nested."""
+def lock_device(
+    device: str, progress: Progress = silent, *, shared: bool = False
+) -> Iterator[None]:
+    """Lock a device, after a message if it is in use. May be nested.
+
+    A ``shared`` lock is for work that may run beside other work, but not beside a measurement.
+    """
     if device in _locked.get():
         yield
         return
-    with _hold_device(device, fcntl.LOCK_EX, progress) as descriptor:
+    mode = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+    with _hold_device(device, mode, progress) as descriptor:
+        if shared:
+            yield
+            return
         locked = _locked.set((*_locked.get(), device))
         # A device's lock is not inherited: adb may leave a server behind.
         held = (descriptor,) if device == THIS_MACHINE else _descriptors.get()
@@ -64,20 +73,16 @@ def lock_device(device: str, progress: Progress = silent) -> Iterator[None]:
             _descriptors.reset(descriptors)
 
 
-def share_machine(progress: Progress = silent) -> AbstractContextManager[int]:
-    """Lock this machine for work that may run beside other work, but not beside a measurement."""
-    return _hold_device(THIS_MACHINE, fcntl.LOCK_SH, progress)
-
-
 @contextlib.contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Lock a folder for one batch; UsageError if another batch holds it."""
+    """Lock a folder for one batch, and clear what was left; UsageError if another has it."""
 
     def refuse() -> None:
         what = f"another batch is running here{_read_holder(folder / BATCH_LOCK)}"
         raise UsageError(what, where=folder, hint="wait for it, or choose another --out")
 
     with _hold(folder / BATCH_LOCK, fcntl.LOCK_EX, refuse):
+        remove_partials(folder)
         yield
 
 

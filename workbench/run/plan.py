@@ -15,7 +15,7 @@ from workbench.records.exports import Tensor
 from workbench.records.runs import LADDER_TOGGLE, Experiment, Pair, Plan, PlannedProgram
 from workbench.run.isa import MAX_CORES, Isa, Toggle, find_levels, resolve_toggle
 from workbench.run.phases import add_phases, split_phase
-from workbench.run.runner import Runner, open_runner
+from workbench.run.runner import Runner
 from workbench.run.session import Ready
 from workbench.run.targets.host import HOST
 from workbench.run.tensor_files import RANDOM_SOURCE
@@ -219,7 +219,7 @@ def program_loader(runner: Runner, timeout_s: float) -> Callable[[Program, str],
         flags = ["--model_path", runner.target.push(pte)]
         flags += ["--data_path", runner.target.push(data)] if data else []
         flags += ["--method_name", method] if method else []
-        with open_runner(runner, flags, timeout_s=timeout_s) as session:
+        with runner.open(flags, timeout_s=timeout_s) as session:
             return session.ready
 
     return lambda program, method: load(program.path, program.data, method)

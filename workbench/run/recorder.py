@@ -23,7 +23,6 @@ from workbench.records.runs import (
     kit_result,
 )
 from workbench.run.allocation import MOST_RESTARTS
-from workbench.run.locks import device_behind, lock_device
 from workbench.run.runner import Runner
 from workbench.run.session import RunnerSession
 from workbench.run.tensor_files import Inputs
@@ -143,7 +142,7 @@ def open_record(
     progress: Progress = silent,
 ) -> Iterator[RunRecorder]:
     """Record a run of a plan on a locked device; continues an interrupted run of the same plan."""
-    with lock_device(device_behind(runner.target.name), progress):
+    with runner.lock(progress):
         run_dir = find_run(plan, runner, root, "incomplete")
         begun = begin_run(plan, programs, runner)
         run_dir = run_dir or new_run_dir(root, name_run(begun))

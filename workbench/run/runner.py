@@ -1,6 +1,7 @@
 """The runner that executes the program, and how to start it."""
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +17,7 @@ from workbench.run.build import (
 )
 from workbench.run.bundle import bundle_command, make_bundle
 from workbench.run.isa import Isa, read_isa
+from workbench.run.locks import device_behind, lock_device
 from workbench.run.session import RunnerSession
 from workbench.run.targets import open_target
 from workbench.run.targets.host import HOST, Host
@@ -40,6 +42,16 @@ class Runner:
     def isa(self) -> Isa:
         """The features of its CPU and the ISA levels; asked for once."""
         return read_isa(self.command)
+
+    def open(self, flags: Sequence[str], *, timeout_s: float) -> RunnerSession:
+        """Start a live process with these flags; paths among them are paths on its target."""
+        libraries = (word for path in self.operators for word in ("--ops", path))
+        words = [self.target.quote(flag) for flag in ("--server_mode", *libraries, *flags)]
+        return RunnerSession([*self.command, *words], timeout_s=timeout_s, target=self.target)
+
+    def lock(self, progress: Progress = silent) -> AbstractContextManager[None]:
+        """Lock its device for a measurement, after a message if it is in use."""
+        return lock_device(device_behind(self.target.name), progress)
 
 
 def find_runner(
@@ -88,10 +100,3 @@ def find_runner(
         hashes = (f"{Path(path).name} {sha256_of(Path(path))[:12]}" for path in operators)
         description["operators"] = ", ".join(hashes)
     return Runner(tuple(command), description, target, libraries, tuple(given))
-
-
-def open_runner(runner: Runner, flags: Sequence[str], *, timeout_s: float) -> RunnerSession:
-    """Start a live runner process with these flags; paths among them are paths on its target."""
-    libraries = (word for path in runner.operators for word in ("--ops", path))
-    words = [runner.target.quote(flag) for flag in ("--server_mode", *libraries, *flags)]
-    return RunnerSession([*runner.command, *words], timeout_s=timeout_s, target=runner.target)

@@ -41,6 +41,19 @@ class Side(NamedTuple):
     module: str
     packages: tuple[str, ...] = ()
 
+    @staticmethod
+    def keep(path: Path, program: Program, make: Callable[[Path], Graph | None]) -> Program:
+        """The file of another runtime, ``NAME.RUNTIME.SUFFIX`` beside a program, with its record.
+
+        Unless it is there, it is made under a lock: ``make`` writes it, and returns what is in it.
+        """
+        record = store.export_record_path(path)
+        if not record.is_file():
+            with store.lock_writers(path.parent), silence():
+                if not record.is_file():  # another process may have made it meanwhile
+                    _save_record(path, program, make(path))
+        return open_program(path)
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -91,18 +104,6 @@ class Graph:
 
         trace = node.meta.get("stack_trace")
         return self.add(node.name, str(node.target), module_stack(node), trace)
-
-
-def keep_side(path: Path, program: Program, make: Callable[[Path], Graph | None]) -> Program:
-    """The file of another runtime, ``NAME.RUNTIME.SUFFIX`` beside a program, with its record.
-
-    Unless it is there, it is made under a lock: ``make`` writes it, and returns what is in it.
-    """
-    if not store.export_record_path(path).is_file():
-        with store.lock_writers(path.parent), silence():
-            if not store.export_record_path(path).is_file():  # made by another process meanwhile
-                _save_record(path, program, make(path))
-    return open_program(path)
 
 
 def _save_record(path: Path, program: Program, graph: Graph | None) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 from workbench.options import RUNTIMES
 from workbench.records.runs import Experiment
 from workbench.run.recorder import RunRecorder
-from workbench.run.runner import open_runner
 from workbench.run.session import RunnerSession
 from workbench.run.sides import Settings, command_of
 
@@ -28,7 +27,7 @@ def start_runner(
     flags += _list_inputs(recorder, experiment)
     if core is not None:
         flags += ["--cpus", str(core)]
-    return open_runner(runner, [*flags, *more], timeout_s=plan.timeout_s)
+    return runner.open([*flags, *more], timeout_s=plan.timeout_s)
 
 
 def _list_inputs(recorder: RunRecorder, experiment: Experiment) -> Iterator[str]:

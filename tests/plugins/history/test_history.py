@@ -82,7 +82,7 @@ def archive(tmp_path_factory):
         )
         write_manifest(run, root / "deep" / "down" / f"out_{number}" / "runs" / "linux")
     others = {
-        "program": replace(SMALL, plan=replace(SMALL.plan, sha256="0" * 64)),
+        "export": replace(SMALL, export=replace(SMALL.export, rewrite=("softmax",))),
         "device": replace(SMALL, host={**SMALL.host, "cpu": "another"}),
         "platform": replace(SMALL, platform="linux-aarch64"),
         "emulated": replace(SMALL, emulated=True),
@@ -195,11 +195,6 @@ def test_a_program_with_wrong_outputs_becomes_no_faster(tmp_path):
     assert [len(dots.get_offsets()) for dots in axis.collections[1:]] == [10, 2]
 
 
-def test_only_the_program_is_an_axis(archive):
-    with pytest.raises(wb.WorkbenchError, match="unknown axis 'device' -> valid: program"):
-        wb.read_history([archive], across=["device"])
-
-
 @pytest.mark.parametrize("folder", [".hidden", "below/.venv", "env"])
 def test_hidden_folders_and_python_environments_are_left_out(tmp_path, folder):
     write_manifest(SMALL, tmp_path / "runs" / "a")
@@ -228,7 +223,7 @@ def test_emulated_runs_have_no_figure(tmp_path, cli):
 
 
 def test_a_line_without_changes_says_so(archive):
-    calm = wb.read_history([archive / "out_program"])
+    calm = wb.read_history([archive / "out_export"])
     lines, changes = calm.tables
     assert str(lines).count("| none |") == 2 and str(changes) == ""
 
@@ -263,7 +258,7 @@ def test_the_command_lists_draws_and_gates(cli, archive, tmp_path):
     assert code == 0 and "slower" in out and err.count("skipped") == 2
     assert (tmp_path / "h.svg").read_bytes().startswith(b"<?xml")
     assert len(pd.read_csv(tmp_path / "h.csv")) == 24 + 14
-    code, _, err = cli("history", archive / "out_program", "--figure", "h.gfi")
+    code, _, err = cli("history", archive / "out_export", "--figure", "h.gfi")
     assert code == 2 and "unknown format 'gfi'" in err
     code, out, _ = cli("history", archive, "--fail-above", "5%", "--json")
     found = json.loads(out)
@@ -314,8 +309,7 @@ def test_a_history_is_of_one_model(tmp_path):
     ]  # fmt: skip
     for number, side in enumerate(sides):
         put(tmp_path, f"{number}", side, 10.0)
-    assert wb.read_history([tmp_path]).rows["line"].nunique() == 7
-    joined = wb.read_history([tmp_path], across=["program"]).rows.set_index("run_dir")["line"]
+    joined = wb.read_history([tmp_path]).rows.set_index("run_dir")["line"]
     lines = [joined[f"{tmp_path / 'runs' / str(number)}"] for number in range(7)]
     assert lines[0] == lines[1] and len(set(lines)) == 6
 

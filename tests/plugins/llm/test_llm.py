@@ -91,7 +91,7 @@ def test_bad_parameters_are_one_clear_error(tmp_path):
     path = tmp_path / "params.json"
     for text, words in (("[]", "not a JSON object"), ("{}", r"is no params\.json")):
         path.write_text(text)
-        with pytest.raises(StoreError, match=words):
+        with pytest.raises(WorkbenchError, match=words):
             LanguageModel(str(path))
     path.write_text('{"vocab_size": 8, "dims": 8}')
     with pytest.raises(UsageError, match="unknown parameter 'dims'"):

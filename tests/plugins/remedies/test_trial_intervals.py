@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from workbench.analysis.trials import BEST
-from workbench.plugins.remedies.timing import MOST_RESTARTS, RESTARTS, conclude, count_needed
+from workbench.plugins.remedies.timing import BEST, MOST_RESTARTS, RESTARTS, conclude, count_needed
 
 #: What a gain may be less and more in the program, as parts of the time before.
 MARGIN = 0.01

@@ -5,7 +5,7 @@ from typing import Any, get_args, get_type_hints
 
 from workbench import ExportOptions, MeasureOptions
 from workbench.api import Document
-from workbench.jobs import TARGETS, help_of
+from workbench.jobs import help_of
 
 key, WORDS = Document.key, Document.WORDS
 
@@ -38,7 +38,7 @@ MATRIX = Document.closed(
     models=key(WORDS, "models, as of `workbench profile`"),
     programs=key(WORDS, "finished programs, such as release/*.pte, beside or instead of models"),
     dtypes=key(WORDS, "dtypes to export in; fp32 by default"),
-    targets=key(WORDS, f"{', '.join(TARGETS[:-1])} or {TARGETS[-1]}; host by default"),
+    targets=key(WORDS, "where to measure, as of --target; host by default"),
     isa=key(WORDS, "a CPU extension to switch off and on, auto, none, or ladder for every level"),
     exclude=key(tuple[dict[str, str], ...], "cells to leave out: model, dtype, target or isa"),
     notebook=key(str, "the notebook of the reports"),

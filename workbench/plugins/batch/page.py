@@ -14,9 +14,7 @@ import pandas as pd
 
 from workbench import Measurement, Run, WorkbenchError
 from workbench.api import (
-    EMULATED,
     SCHEMA_VERSION,
-    StoreError,
     atomic_write,
     format_ratio,
     load_record,
@@ -26,7 +24,6 @@ from workbench.api import (
 )
 from workbench.jobs import (
     abridge_gain,
-    describe_cause,
     draw_shares,
     is_reported,
     render_page,
@@ -86,7 +83,7 @@ def recall_cells(cells: Iterable[Cell], matrix: Matrix, folder: Path) -> list[Ce
         for name, cell in last.items():
             run_dir = (folder / cell.run).resolve()
             if not run_dir.is_relative_to(folder.resolve()):
-                raise StoreError(f"has a run {cell.run!r:.100}", where=path)
+                raise WorkbenchError(f"has a run {cell.run!r:.100}", where=path)
             if cell.run and not is_reported(run_dir, matrix.notebook):
                 last[name] = replace(cell, state="open")
     return [last.get(cell.name, cell) for cell in cells]
@@ -127,8 +124,8 @@ def _explain_time(m: Measurement) -> dict[str, Any]:
     elif facts.get("shares"):
         facts["unknown"] = "shares are unknown"
     if m is m.run.subject and m.opportunities:
-        best = m.opportunities[0]
-        facts["finding"], facts["gain"] = describe_cause(best), abridge_gain(best)
+        facts["finding"] = m.findings["cause"].iloc[0]
+        facts["gain"] = abridge_gain(m.opportunities[0])
     return facts
 
 
@@ -171,7 +168,6 @@ def render_index(portfolio: Portfolio) -> str:
         details=("threads", *OPTIONAL),
         draw_shares=draw_shares,
         busy=any(row["busy"] for *_, row in rows),
-        emulated=EMULATED,
         rows=rows,
     )
 

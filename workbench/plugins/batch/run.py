@@ -20,25 +20,19 @@ from typing import TYPE_CHECKING, Any
 
 from workbench import WorkbenchError, export_model, find_runner, make_report, open_run
 from workbench.api import (
-    ExportError,
     Progress,
-    TargetError,
-    TraceError,
     UsageError,
     atomic_write,
     safe_name,
     silent,
 )
-from workbench.graphs import versions
+from workbench.graphs import lock_device, versions
 from workbench.jobs import (
     check_toggle,
     device_behind,
     is_reported,
     lock_folder,
-    remove_partials,
-    share_machine,
     write_artifacts,
-    write_changed,
 )
 from workbench.plugins.batch.matrix import HOST, Cell, Matrix, plan_cells, read_matrix, select_cells
 from workbench.plugins.batch.page import Portfolio, publish, recall_cells, tabulate_run
@@ -108,7 +102,7 @@ def batch(
         The matrix is bad, an extension is not supported here, or another batch uses the folder.
     StoreError
         The portfolio cannot be written.
-    TargetError
+    WorkbenchError
         The Dask scheduler does not answer, or has no worker with a device.
 
     Examples
@@ -130,7 +124,6 @@ def batch(
     command = ["workbench", "batch", str(path), *(["--out", str(out)] if out else [])]
     command += ["--dask", dask] if dask else []
     with lock_folder(folder):
-        remove_partials(folder)
         by_name = {c.name: c for c in (*recall_cells(cells, content, folder), *selected)}
         devices = sorted({device_behind(cell.target) for cell in selected})
         with open_client(jobs or count_jobs(), devices, dask) as client:
@@ -187,12 +180,12 @@ class RunningBatch:
         """The cell after a stage."""
         if future.cancelled():
             hint = "start it, and run the same command again to resume"
-            raise TargetError("the Dask scheduler is gone", hint=hint)
+            raise WorkbenchError("the Dask scheduler is gone", hint=hint)
         error = future.exception()
         if not error:
             return replace(cell, **future.result())
         text = f"{stage} failed: {' '.join(f'{error}'.split()) or type(error).__name__}"
-        if isinstance(error, TraceError):
+        if stage == "report":
             text += f"; to measure again, delete {self.folder / cell.run}"
         self.progress(f"{cell.name}: {text}", self.fraction)
         retry = shlex.join([*self.command, "--only", cell.name])
@@ -236,7 +229,8 @@ def run_task(task: Task) -> dict[str, Any]:
 
     cell, folder = task.cell, task.folder
     # A measurement locks its device itself.
-    free = contextlib.nullcontext() if task.stage == "measure" else share_machine(tell)
+    is_timed = task.stage == "measure"
+    free = contextlib.nullcontext() if is_timed else lock_device(HOST, tell, shared=True)
     try:
         if (here := versions()) != task.versions:
             hint = f"install the same everywhere: {task.versions}"
@@ -287,13 +281,13 @@ def export_cell(task: Task, progress: Progress) -> dict[str, Any]:
     path = task.root / "artifacts" / Path(model).name
     if model in task.matrix.programs:
         for source in filter(Path.is_file, Path(model).parent.glob(f"{glob.escape(path.name)}*")):
-            write_changed(path.with_name(source.name), source.read_bytes())
+            atomic_write(path.with_name(source.name), source.read_bytes())
     else:
         options = replace(task.matrix.export, dtype=task.cell.dtype)
         program = export_model(model, options=options, root=task.root, progress=progress)
         path = program.path
         if program.export and not program.export.runs:
-            raise ExportError(program.export.problem, where=path)
+            raise WorkbenchError(program.export.problem, where=path)
     return {"program": path.relative_to(task.folder).as_posix()}
 
 
@@ -357,13 +351,13 @@ def open_client(jobs: int, devices: Sequence[str], dask: str) -> Iterator[Client
                 raise WorkbenchError(f"cannot start workers: {error}", hint=hint) from None
             hint = "start one with `dask scheduler`; its address looks like tcp://HOST:8786"
             reason = f"no Dask scheduler answers: {error}"
-            raise TargetError(reason, where=dask, hint=hint) from None
+            raise WorkbenchError(reason, where=dask, hint=hint) from None
         workers = client.scheduler_info(n_workers=-1)["workers"].values()
         offered = {name for worker in workers for name in worker.get("resources", {})}
         for device in devices:
             if (resource := resource_of(device)) not in offered:  # its jobs would wait for ever
                 hint = f"dask worker ADDRESS --nthreads 1 --resources '{resource}=1'"
-                raise TargetError("no Dask worker has the device", where=device, hint=hint)
+                raise WorkbenchError("no Dask worker has the device", where=device, hint=hint)
         yield client
 
 

@@ -6,7 +6,6 @@ from itertools import pairwise
 
 import numpy as np
 import pandas as pd
-from scipy.special import stdtrit
 
 from workbench import WorkbenchError
 from workbench.api import Speedup
@@ -94,6 +93,8 @@ def _changes_of(line: pd.DataFrame, resource: str) -> Iterator[dict[str, object]
     values, within = line[column].to_numpy(float), np.array([])
     logs = np.log(values)
     if resource == "latency":
+        from scipy.special import stdtrit
+
         # Half of a 95 % interval, over Student's quantile for the restarts: the standard error.
         half = line["high_ms"].to_numpy(float) - values
         quantile = stdtrit(np.maximum(line["restarts"].to_numpy(float) - 1, 1), 0.975)

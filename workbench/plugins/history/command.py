@@ -10,7 +10,6 @@ from workbench.jobs import with_limits
 
 @command()
 @click.argument("roots", nargs=-1, type=EXISTING, metavar="[FOLDER]...")
-@click.option("--across", multiple=True, help="What may differ within a line: program.")
 @click.option(
     "--figure",
     type=click.Path(path_type=Path),
@@ -20,19 +19,19 @@ from workbench.jobs import with_limits
 @with_limits
 def history(
     roots: tuple[Path, ...],
-    across: tuple[str, ...],
     figure: Path | None,
     csv: Path | None,
     limits: dict[str, float],
 ) -> Output:
     """List the runs below FOLDERs [default: here], and when latency, starts and memory changed.
 
-    A line has the comparable runs of a program. Two successive runs must show a change.
+    A line has the comparable runs of a model, exported alike. Two successive runs must show
+    a change.
     """
     from workbench.api import atomic_write, to_csv
     from workbench.plugins.history.read import read_history, write_figure
 
-    past = read_history(roots or (Path(),), across=across)
+    past = read_history(roots or (Path(),))
     if past.rows.empty:
         where, hint = " ".join(map(str, roots)) or ".", "; ".join(past.problems[:3])
         raise UsageError("no runs found", where=where, hint=hint)

@@ -6,7 +6,7 @@ from workbench.api import interval, make_frame
 RESOURCES = ("first_output_ms", "peak_mb", "anonymous_mb", "size_mb")
 HISTORY = make_frame(
     "history",
-    ("line", "text", "", "comparable over time: same program, inputs, device, experiment, threads"),
+    ("line", "text", "", "comparable over time: same model, inputs, device, experiment, threads"),
     ("run_dir", "text", "", "folder of the run"),
     ("run", "text", "", "its label, or what it ran"),
     ("started", "text", "", "when it began, UTC"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from scipy.special import stdtrit
 
 from workbench import Measurement, Run, WorkbenchError, open_run
 from workbench.api import (
     WRONG,
-    StoreError,
     Table,
     UsageError,
     atomic_write,
@@ -31,9 +29,6 @@ from workbench.plugins.history.frames import HISTORY, RESOURCES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-#: What may be declared to differ within a line.
-AXES = ("program",)
 
 
 @dataclass(frozen=True)
@@ -79,24 +74,22 @@ class History:
         return last[last["low"] > 1 + last["resource"].map(limits).astype(float)]
 
 
-def read_history(roots: Iterable[str | Path] = (".",), *, across: Collection[str] = ()) -> History:
+def read_history(roots: Iterable[str | Path] = (".",)) -> History:
     """Find all runs below some folders, and where latency, starts and memory changed.
 
-    A line has the runs of one program with the same inputs, experiment, threads, device and kind of
-    runner; builds may differ. Emulated runs have lines without times.
+    A line has the runs of one model, exported alike, with the same inputs, experiment, threads,
+    device and kind of runner; builds and versions may differ. A program of an unknown model is a
+    line of its own. Emulated runs have lines without times.
 
     Parameters
     ----------
     roots
         Folders that hold ``runs/<name>/manifest.json`` at any depth.
-    across
-        ``program``: programs of one model that were exported alike share a line, whatever compiled
-        them. Those of an unknown model are lines of their own.
 
     Raises
     ------
     UsageError
-        An unknown axis or folder.
+        A folder is not there.
 
     Examples
     --------
@@ -104,14 +97,13 @@ def read_history(roots: Iterable[str | Path] = (".",), *, across: Collection[str
     >>> history.rows["experiment"].tolist()
     ['avx512_off', 'avx512_on']
     """
-    for axis in across:
-        if axis not in AXES:
-            raise unknown_name("axis", axis, AXES, where="--across")
+    from scipy.special import stdtrit  # which takes a tenth of a second to import
+
     rows: list[dict[str, Any]] = []
     problems, names = [], dict[str, str]()
     for run_dir in find_all_runs(roots):
         try:
-            rows += _rows_of(open_run(run_dir), across, names)
+            rows += _rows_of(open_run(run_dir), names)
         except WorkbenchError as error:
             problems.append(str(error))
     kinds = {"threads": "int64", "restarts": "int64", "emulated": "bool"}
@@ -154,7 +146,7 @@ def find_all_runs(roots: Iterable[str | Path]) -> list[Path]:
     return list(runs.values())
 
 
-def _rows_of(run: Run, across: Collection[str], names: dict[str, str]) -> Iterator[dict[str, Any]]:
+def _rows_of(run: Run, names: dict[str, str]) -> Iterator[dict[str, Any]]:
     """The rows of a run; ``names`` has what the programs of each line are called."""
     started, runner = _in_utc(run), f"{run.record.runner.get('kind')} runner"
     has_times = any(batch.wall_ns for session in run.record.counted for batch in session.batches)
@@ -162,7 +154,7 @@ def _rows_of(run: Run, across: Collection[str], names: dict[str, str]) -> Iterat
         if m.control:
             continue
         shapes = ", ".join(f"{t.dtype} {'x'.join(map(str, t.shape))}" for t in m.program.inputs)
-        shared, facts = _identify(m, across), m.facts
+        shared, facts = _identify(m), m.facts
         program = names.setdefault(shared, f"{m.program.stem} {shared[:12]}")
         parts = [program, shapes, m.name, plural(m.threads, "thread"), facts["device"]]
         yield {
@@ -178,9 +170,9 @@ def _rows_of(run: Run, across: Collection[str], names: dict[str, str]) -> Iterat
         }
 
 
-def _identify(m: Measurement, across: Collection[str]) -> str:
-    """The SHA-256 of what the programs of a line share."""
-    if "program" not in across or m.export is None or not m.export.graph:
+def _identify(m: Measurement) -> str:
+    """The hash of what the programs of a line share."""
+    if m.export is None or not m.export.graph:
         return m.identity.sha256
     shared = repr([m.export.graph, *m.export.settings.items()])
     return hashlib.sha256(shared.encode()).hexdigest()
@@ -193,7 +185,7 @@ def _in_utc(run: Run) -> str:
         if not 1970 <= moment.year < 2200:  # no clock says so, and no axis reaches there
             raise ValueError
     except ValueError:
-        raise StoreError(f"bad start time {started!r:.40}", where=run.path) from None
+        raise WorkbenchError(f"bad start time {started!r:.40}", where=run.path) from None
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC).isoformat()
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from workbench import EagerModelBase, ExportOptions, WorkbenchError
-from workbench.api import StoreError, UsageError, read_json, unknown_name
+from workbench.api import UsageError, read_json, unknown_name
 from workbench.jobs import list_llm_transforms
 
 #: Sizes of published models, as upstream's ``params.json`` has them.
@@ -202,5 +202,5 @@ def _read_params(path: Path) -> dict[str, Any]:
         raise unknown_name("language model", str(path), [*PRESETS, "path/to/params.json"])
     params = read_json(path, LARGEST_PARAMS)
     if not isinstance(params.get("vocab_size"), int):
-        raise StoreError("is no params.json of a language model", where=path)
+        raise WorkbenchError("is no params.json of a language model", where=path)
     return params

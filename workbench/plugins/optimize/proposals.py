@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from workbench import ExportOptions, Measurement
+from workbench import ExportOptions, Measurement, WorkbenchError
 from workbench.api import Finding, plural
-from workbench.jobs import REWRITES, THE_MODEL, keep_accuracy
+from workbench.jobs import REWRITES, keep_accuracy
 from workbench.plugins.optimize.records import Variant
 
 if TYPE_CHECKING:
@@ -87,8 +87,9 @@ def list_choices(
     """
     before, choices = own_ms(base), dict[str, list[Choice]]()
     after = {dtype: own_ms(measurement) for dtype, measurement in quantized.items()}
-    order = base.ledger.sort_values("row")["layer"].drop_duplicates().astype(str)
-    ranks = {layer.replace(THE_MODEL, ""): rank for rank, layer in enumerate(order)}
+    order = base.ledger.sort_values("row")["key"].drop_duplicates()
+    layers = order.map(base.operators.set_index("key")["module"]).drop_duplicates()
+    ranks = {layer: rank for rank, layer in enumerate(layers)}
     for key in sorted(noise, key=lambda key: ranks.get(key.partition(":")[2], len(ranks))):
         dtype, _, layer = key.partition(":")
         if dtype in after:
@@ -194,7 +195,6 @@ def measure_noise(
     Layers in the given order, as many as the seconds allow; the others stay in floating point.
     """
     from workbench import load_model
-    from workbench.api import ExportError
     from workbench.jobs import measure_layer_noise
 
     noise_of: dict[str, float] = {}
@@ -203,7 +203,7 @@ def measure_noise(
         try:
             each = replace(options, dtype=dtype)
             noise = measure_layer_noise(loaded, each, order, seconds / len(MIXED))
-        except ExportError:  # nothing to quantise
+        except WorkbenchError:  # nothing to quantise
             continue
         noise_of |= {f"{dtype}:{layer}": power for layer, power in noise.items()}
     return noise_of

@@ -20,7 +20,6 @@ from workbench import (
     open_program,
 )
 from workbench.api import (
-    EMULATED,
     Progress,
     RunnerError,
     UsageError,
@@ -29,6 +28,7 @@ from workbench.api import (
     show_progress,
     silent,
     to_json,
+    to_plain,
 )
 from workbench.graphs import versions
 from workbench.jobs import (
@@ -40,7 +40,6 @@ from workbench.jobs import (
     lock_folder,
     open_target,
     parse_name,
-    save_recipe,
 )
 from workbench.plugins.optimize import proposals as propose
 from workbench.plugins.optimize.judging import (
@@ -124,7 +123,7 @@ def optimize(
         given = given.export.spec
     with open_target(options.target) as target:
         if target.emulated:
-            raise UsageError(EMULATED, where=f"--target {options.target}")
+            raise UsageError("an emulated CPU has no times", where=f"--target {options.target}")
     with show_progress(progress) as show:
         if inputs is None and isinstance(given, str):
             label = parse_name(given).label
@@ -369,9 +368,20 @@ class Search:
                 changes.insert(0, above.change)
                 above = self.study[above.parent]
             facts = (self.study.model, best.options, best.threads, tuple(changes))
-            save_recipe(Recipe(*facts, best.sha256, versions()), self.place / RECIPE)
+            recipe = Recipe(*facts, best.sha256, versions())
+            atomic_write(self.place / RECIPE, write_recipe(recipe))
         text += f"; {NOT_TRIED}: {', '.join(untried)}" if untried else ""
         self.save(best=better[0].name if better else "", whole=self.whole, conclusion=text)
+
+
+def write_recipe(recipe: Recipe) -> str:
+    """A recipe as YAML, without options that have their default."""
+    import yaml
+
+    plain, default = to_plain(recipe), to_plain(ExportOptions())
+    plain["export"] = {k: v for k, v in plain["export"].items() if v != default[k]}
+    head = "# Export this program again: workbench export MODEL --recipe FILE\n"
+    return head + yaml.safe_dump(plain, sort_keys=False, width=100)
 
 
 def is_useful(variant: Variant) -> bool:

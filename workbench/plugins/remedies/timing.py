@@ -6,21 +6,14 @@ import math
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.special import stdtrit
 
 from workbench.api import half_width
-from workbench.graphs import (
-    BEST,
-    RunnerSession,
-    lock_device,
-    open_runner,
-    raw_bytes,
-)
-from workbench.jobs import Runner, device_behind
+from workbench.jobs import Runner
 
 if TYPE_CHECKING:
     from workbench import Measurement
@@ -31,6 +24,8 @@ LEAST_RESTARTS, RESTARTS, MOST_RESTARTS = 4, 5, 60
 #: Seconds in which both sides are timed before the first look, and the fewest restarts are made
 #: from; and the longest that one remedy is tried if nobody says how long.
 SECONDS, FIRST_S, LIMIT_S = 0.5, 1.5, 10.0
+#: Findings that are tried if nobody says how many.
+BEST = 3
 #: Each trial is looked at twice, and the best of the first ones is told: a gain is shown if it is
 #: in spite of both (Bonferroni).
 LOOKS = 2
@@ -54,10 +49,9 @@ def time_sides(
     """
     experiment = measurement.experiment
     flags = ["--cpu_threads", str(measurement.threads), "--isa", experiment.isa]
-    device = device_behind(runner.target.name)
-    with tempfile.TemporaryDirectory() as scratch, lock_device(device):
+    with tempfile.TemporaryDirectory() as scratch, runner.lock():
         sides = [
-            _write(lowered, Path(scratch) / name, flags)
+            [*_write(lowered, Path(scratch) / name), *flags]
             for name, lowered in (("before", before), ("after", after))
         ]
         blocks: list[tuple[float, float]] = []
@@ -98,30 +92,24 @@ def count_needed(
     room = abs(gain) - margins[0 if gain > 0 else 1] * before
     if low > 0 or high < 0 or room <= 0:
         return len(blocks)
+    from scipy.special import stdtrit  # which takes a tenth of a second to import
+
     quantile = float(stdtrit(2 * RESTARTS, _QUANTILE))
     needed = math.ceil((quantile * float(gains.std(ddof=1)) / room) ** 2)
     return max(2 * len(blocks), needed) if needed <= most else len(blocks)
 
 
-def _write(lowered: Lowered, folder: Path, how: Sequence[str]) -> list[str]:
-    """The flags of a runner for a program, which is written into a folder with its inputs."""
+def _write(lowered: Lowered, folder: Path) -> list[str]:
     folder.mkdir()
-    program = folder / "part.pte"
-    program.write_bytes(lowered.pte)
-    flags = ["--model_path", str(program), *how]
-    for number, tensor in enumerate(lowered.inputs):
-        path = folder / f"input{number}.bin"
-        path.write_bytes(raw_bytes(tensor, lowered.arguments[number].dim_order))
-        flags += ["--inputs", str(path)]
-    return flags
+    return lowered.write(folder)
 
 
 def _restart(sides: Sequence[Sequence[str]], runner: Runner, clock: str) -> tuple[float, float]:
     """The median time in ms of one process for each side, which take turns."""
-    sessions: list[RunnerSession] = []
-    try:
-        for flags in sides:
-            sessions.append(open_runner(runner, flags, timeout_s=_TIMEOUT_S))
+    with ExitStack() as stack:
+        sessions = [
+            stack.enter_context(runner.open(flags, timeout_s=_TIMEOUT_S)) for flags in sides
+        ]
         counts = [_count_inferences(session) for session in sessions]
         times: tuple[list[int], list[int]] = ([], [])
         for turn in range(4 if max(counts) > 1 else 2):
@@ -130,12 +118,9 @@ def _restart(sides: Sequence[Sequence[str]], runner: Runner, clock: str) -> tupl
                 times[place].extend(getattr(batch, clock))
         before, after = (float(np.median(each)) / 1e6 for each in times)
         return before, after
-    finally:
-        for session in sessions:
-            session.close()
 
 
-def _count_inferences(session: RunnerSession) -> int:
+def _count_inferences(session: Any) -> int:
     """How many inferences fit into the turn of one side, after a warm-up."""
     nanoseconds = min(session.run(1, traced=False).wall_ns)
     if nanoseconds < 1e9 * _LONG_S:

@@ -14,26 +14,19 @@ from typing import TYPE_CHECKING, Any
 from workbench import WorkbenchError, find_runner, open_program
 from workbench.api import Finding, Progress, Rewrite, Trial, UsageError, silent, unknown_name
 from workbench.graphs import (
-    BEST,
-    DTYPES,
     PRECISIONS,
     SPLIT,
     TOGETHER,
     Change,
-    Fidelity,
-    cast_floats,
-    count_calls,
     find_run_model,
-    find_worst,
     keep_trial,
     locate_inputs,
-    read_interface,
     read_options,
     silence,
     tree_leaves,
 )
-from workbench.jobs import Runner, describe_cause
-from workbench.plugins.remedies.timing import LIMIT_S, conclude, time_sides
+from workbench.jobs import Runner
+from workbench.plugins.remedies.timing import BEST, LIMIT_S, conclude, time_sides
 
 if TYPE_CHECKING:  # these import PyTorch
     from torch.fx import Graph, Node
@@ -139,7 +132,7 @@ def check_findings(
     for m in measurements:
         while name != TOGETHER and (chosen := choose_findings(m, name, top)):
             pairs = [(each, each.rewrite) for each in chosen if each.rewrite]
-            if not attempt(m, [(r, f.id, f"{r.name}: {describe_cause(f)}") for f, r in pairs]):
+            if not attempt(m, [(r, f.id, f"{r.name}: {f.cause}") for f, r in pairs]):
                 return trials
             if name:
                 break
@@ -299,9 +292,7 @@ class _Bench:
         """A trial with the times of both programs, if their outputs agree."""
         from workbench.graphs import describe_problem
 
-        outputs: tuple[Fidelity, ...] = ()
-        if not _changes_size(rewrite):
-            outputs = _compare(before, after, self.export.dtype)
+        outputs = () if _changes_size(rewrite) else after.compare(before, self.export.dtype)
         if not isinstance(rewrite, Change):  # which computes something else
             if rewrite.parts and trial.remedies.isdisjoint({SPLIT, *after.rewrite}):
                 m = self.measurement
@@ -311,9 +302,8 @@ class _Bench:
                 return replace(trial, problem="it does not apply to the part alone")
             if wrong := describe_problem(outputs):
                 return replace(trial, problem=wrong, differs=True)
-        delegates, kernels = (
-            (_count(before, kind), _count(after, kind)) for kind in ("delegate", "kernel")
-        )
+        delegates = before.count("delegate"), after.count("delegate")
+        kernels = before.count("kernel"), after.count("kernel")
         joins = delegates[1] < delegates[0] or kernels[1] < kernels[0]
         margins = LESS, MORE_JOINED if joins else MORE
         parts = self.tried[rewrite]
@@ -335,7 +325,7 @@ class _Bench:
             gain_ms=scales[0] * gain,
             low_ms=min(ends),
             high_ms=max(ends),
-            sqnr_db=find_worst(outputs),
+            sqnr_db=min((f.sqnr_db for f in outputs if f.sqnr_db is not None), default=None),
             delegates=delegates,
             kernels=kernels,
         )
@@ -425,16 +415,11 @@ class _Bench:
 
     def _reopen(self, inputs: list[Any]) -> Lowered:
         """The program that was measured, with its inputs, as it was lowered."""
-        import torch
-
         from workbench.graphs import Lowered
 
         program = open_program(self.measurement.program.pte)
         program.check_unchanged()
-        pte, layers = program.path.read_bytes(), program.layers
-        assert layers is not None
-        values = cast_floats(inputs, getattr(torch, DTYPES[self.export.dtype]))
-        return Lowered(pte, b"", values, *read_interface(pte), layers, {}, ())
+        return Lowered.read(program, inputs, self.export.dtype)
 
 
 class _Chooser:
@@ -506,18 +491,3 @@ def _shapes(node: Node) -> list[tuple[Any, tuple[Any, ...]]]:
 def _changes_size(rewrite: Rewrite) -> bool:
     """Whether the outputs have other shapes with it."""
     return isinstance(rewrite, Change) and rewrite.is_size
-
-
-def _count(lowered: Lowered, kind: Any) -> int:
-    return sum(count_calls(lowered.layers, kind).values())
-
-
-def _compare(before: Lowered, after: Lowered, dtype: str) -> tuple[Fidelity, ...]:
-    """How the outputs of two programs differ on the same inputs."""
-    from workbench.graphs import compare_with_model, run_program
-
-    expected, outputs = (
-        [value.float() if value.is_floating_point() else value for value in values]
-        for values in (run_program(each.pte, each.inputs, each.layers) for each in (before, after))
-    )
-    return compare_with_model(outputs, expected, PRECISIONS[dtype].least_sqnr_db)

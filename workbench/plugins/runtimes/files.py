@@ -16,8 +16,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench import Program
-from workbench.api import ExportError, Graph, Progress, keep_side
+from workbench import Program, WorkbenchError
+from workbench.api import Graph, Progress, Side
 from workbench.graphs import (
     hash_code,
     operator_label,
@@ -65,7 +65,7 @@ def make_file(
             _describe_graph(graph, described)
         return described
 
-    return keep_side(path, program, make)
+    return Side.keep(path, program, make)
 
 
 def _identify(program: Program, runtime: str) -> str:
@@ -94,7 +94,7 @@ def _save_graph(path: Path, model: LoadedModel) -> None:
         partial.replace(path)
     except Exception as error:  # PyTorch's serialiser may raise anything
         what = f"PyTorch cannot save its graph: {reason(error)}"
-        raise ExportError(what, where=model.origin) from None
+        raise WorkbenchError(what, where=model.origin) from None
     finally:
         partial.unlink(missing_ok=True)
 
@@ -109,7 +109,7 @@ def _export_onnx(path: Path, graph: ExportedProgram, model: str, described: Grap
         assert made
         made.save(path)
     except Exception as error:  # PyTorch's exporter may raise anything
-        raise ExportError(
+        raise WorkbenchError(
             f"PyTorch cannot export it to ONNX: {reason(error)}", where=model
         ) from None
     nodes = onnx.load(path, load_external_data=False).graph.node
