@@ -14,11 +14,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from random import Random
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -33,11 +30,9 @@ from mutants import (
     fuzz,
     make_record,
     mutate_bytes,
-    mutate_png,
     mutate_safetensors,
     mutate_zip,
 )
-from PIL import Image
 from recorded import report_text
 from safetensors.torch import save as save_tensors
 
@@ -47,8 +42,7 @@ from workbench.analysis.operators import load_scheme
 from workbench.analysis.roofline import build_roof
 from workbench.export.etrecord import add_etrecord, read_etrecord
 from workbench.export.layers import outline_pte
-from workbench.models import loader
-from workbench.models.inputs import choose_inputs, read_images
+from workbench.models.inputs import choose_inputs
 from workbench.models.loader import LoadedModel
 from workbench.options import ExportOptions
 from workbench.records.codec import to_json, to_plain
@@ -129,14 +123,8 @@ def read_tensors(path: Path) -> None:
     choose_inputs(model, ExportOptions(inputs=(str(path),)))
 
 
-def read_picture(path: Path) -> None:
-    """Read an image for an input in colour."""
-    read_images(str(path), (1, 3, 8, 8), (), ())
-
-
 def save_pt(folder: Path) -> list[bytes]:
-    """Tensors, alone and in a mapping, in both formats of ``torch.save``; read in this process."""
-    loader.subprocess = SimpleNamespace(run=lambda *_, **__: SimpleNamespace(returncode=0))
+    """Tensors, alone and in a mapping, in both formats of ``torch.save``."""
     seeds = []
     for value, zipped in (({"x": torch.ones(2, 3)}, True), (torch.arange(4), False)):
         torch.save(value, made := io.BytesIO(), _use_new_zipfile_serialization=zipped)
@@ -160,16 +148,6 @@ def save_npy(folder: Path) -> list[bytes]:
     seeds = []
     for array in (np.ones((2, 3), np.float32), np.arange(5)):
         np.save(made := io.BytesIO(), array)
-        seeds.append(made.getvalue())
-    return seeds
-
-
-def save_image(form: str, folder: Path) -> list[bytes]:
-    """A small image, in colour and in grey."""
-    pixels = np.arange(12 * 16 * 3, dtype=np.uint8).reshape(12, 16, 3)
-    seeds = []
-    for mode in ("RGB", "L"):
-        Image.fromarray(pixels).convert(mode).save(made := io.BytesIO(), form)
         seeds.append(made.getvalue())
     return seeds
 
@@ -252,7 +230,6 @@ def read_program(path: Path) -> None:
     outline_pte(path.read_bytes(), path)
 
 
-IMAGES = {"png": "PNG", "jpg": "JPEG", "bmp": "BMP", "ppm": "PPM", "webp": "WEBP"}
 KINDS = {
     "etdump": Kind("x.etdump", make_traces, read_trace, mutate_trace),
     "manifest": Kind("manifest.json", take("manifest.json"), lambda p: load_run(p.parent)),
@@ -271,12 +248,7 @@ KINDS = {
     "npy": Kind("x.npy", save_npy, read_tensors, mutate_bytes),
     "pt": Kind("x.pt", save_pt, read_tensors, mutate_pt),
     "safetensors": Kind("x.safetensors", save_safetensors, read_tensors, mutate_safetensors),
-    **{
-        name: Kind(f"x.{name}", partial(save_image, form), read_picture, mutate_bytes)
-        for name, form in IMAGES.items()
-    },
 }
-KINDS["png"] = replace(KINDS["png"], mutate=mutate_png)
 
 
 def main() -> int:

@@ -20,7 +20,6 @@ import time
 import traceback
 import warnings
 import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -148,18 +147,6 @@ def mutate_safetensors(random: Random, seeds: list[bytes]) -> bytes:
     length = int.from_bytes(data[:8], "little")
     head = mutate_json(random, [data[8 : 8 + length]])
     return len(head).to_bytes(8, "little") + head + data[8 + length :]
-
-
-def mutate_png(random: Random, seeds: list[bytes]) -> bytes:
-    """A seed with its bytes changed, and its checksums correct."""
-    data, at = bytearray(mutate_bytes(random, seeds)), 8
-    while at + 12 <= len(data):
-        end = at + 8 + int.from_bytes(data[at : at + 4], "big")
-        if end + 4 > len(data):
-            break
-        data[end : end + 4] = zlib.crc32(data[at + 4 : end]).to_bytes(4, "big")
-        at = end + 4
-    return bytes(data)
 
 
 @dataclass(frozen=True)

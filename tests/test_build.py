@@ -14,7 +14,6 @@ from types import SimpleNamespace
 
 import pytest
 from devices import needs_compiler
-from processes import is_running, wait_for
 
 import workbench as wb
 
@@ -141,29 +140,6 @@ def test_a_hanging_compiler_times_out(cache, fake_compiler, monkeypatch, tmp_pat
     with pytest.raises(wb.WorkbenchError, match="timed out"):
         wb.find_runner()
     assert time.monotonic() - start < 10
-    wait_for(lambda: not is_running((tmp_path / "child").read_text().strip()), 5)
-
-
-@pytest.mark.whole
-@pytest.mark.parametrize("name", ["profile", "run"])
-def test_sigterm_ends_a_command_that_compiles_and_all_that_it_started(
-    name, cache, fake_compiler, tmp_path, conv_pte
-):
-    """Zig compiles in processes of its own, for a minute."""
-    command = [name, conv_pte]
-    fake_compiler(f"sleep 600 & echo $! > {tmp_path}/child.new; "
-                  f"mv {tmp_path}/child.new {tmp_path}/child; wait")  # fmt: skip
-    with subprocess.Popen(
-        [sys.executable, "-m", "workbench", *command], cwd=tmp_path, stderr=subprocess.PIPE
-    ) as process:
-        wait_for((tmp_path / "child").is_file)
-        process.terminate()
-        start = time.monotonic()
-        _, said = process.communicate(timeout=60)
-    assert time.monotonic() - start < 20
-    assert process.returncode == 130 and b"interrupted" in said.splitlines()[-1]
-    wait_for(lambda: not is_running((tmp_path / "child").read_text().strip()), 5)
-    assert not list(cache.glob(".new-*"))
 
 
 def test_without_compiler_and_zig_the_error_names_the_fix(cache, no_compiler, monkeypatch):

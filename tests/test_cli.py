@@ -25,7 +25,10 @@ SIDE = str(wb.sample_run("toy_cnn"))
         (["export", "nothing.py:Net"], "nothing.py"),
         (["export", "toy_cnn", "--size", "batch"], "not a size such as batch=4"),
         (["export", "toy_cnn", "--size", "bath=2"], "unknown dynamic dimension 'bath'"),
-        (["export", "toy_cnn", "--measure", "mean=a,b"], "mean: 'a,b' is not a list of numbers"),
+        (
+            ["export", "toy_cnn", "--measure", "group_size=a"],
+            "group_size: 'a' is not",
+        ),
         (["export", "toy_cnn", "--measure", "warmup=1"], "unknown setting 'warmup'"),
         (["run", "x.pte", "--measure", "warmpu=1"], "did you mean 'warmup'?"),
         (["run", "x.pte", "--no-roof"], "is a setting: --measure roof=VALUE"),

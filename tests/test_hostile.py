@@ -16,11 +16,9 @@ import etdump_builder
 import mistune
 import pandas as pd
 import pytest
-import torch
 from devices import Tools
 from etdump_builder import Block, Profile, build_etdump, repeat_block
 from exporting import slow
-from PIL import Image
 
 import workbench as wb
 
@@ -125,7 +123,7 @@ def test_a_name_that_is_too_long_for_a_file_is_one_line(tmp_path):
 
 
 READER = """\
-import os, resource, sys, torch, numpy, pandas, PIL.Image, workbench as wb
+import os, resource, sys, torch, numpy, pandas, workbench as wb
 from pathlib import Path
 
 def peak():
@@ -160,38 +158,6 @@ def peak_mb():
         yield read
 
 
-def make_tensors(path, rows=600, method=zipfile.ZIP_DEFLATED, pickled=None):
-    plain = path.with_suffix(".plain")
-    torch.save(torch.zeros(rows, 3, 224, 224), plain)
-    with (
-        zipfile.ZipFile(plain) as source,
-        zipfile.ZipFile(path, "w", method, compresslevel=1) as out,
-    ):
-        for entry in source.infolist():
-            is_pickle = pickled and entry.filename.endswith("data.pkl")
-            out.writestr(entry.filename, pickled if is_pickle else source.read(entry))
-    plain.unlink()
-
-
-def make_large_bytes(path):
-    """`bytearray(2_000_000_000)`."""
-    code = b"\x80\x02c__builtin__\nbytearray\nJ" + (2_000_000_000).to_bytes(4, "little") + b"\x85R."
-    make_tensors(path, 0, zipfile.ZIP_STORED, code)
-
-
-def make_large_image(path):
-    Image.new("RGBA", (9000, 9000)).save(path)
-
-
-def make_large_jpeg(path):
-    """A few pixels in several scans, with a header that claims 9400 x 9400."""
-    Image.new("RGB", (8, 8)).save(path, "JPEG", progressive=True)
-    content = bytearray(path.read_bytes())
-    start = content.index(b"\xff\xc2") + 5
-    content[start : start + 4] = 2 * (9400).to_bytes(2, "big")
-    path.write_bytes(content)
-
-
 def make_deflated_record(path):
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         text = '{"forward": [' + "[],[],[],[],[],[],[],[]," * 1_000_000 + "0]}"
@@ -221,11 +187,6 @@ def make_many_events(path):
     path.write_bytes(repeat_block(Block("Execute", run), 10_000))
 
 
-READ_INPUTS = (
-    "from workbench.models.inputs import read_arrays, read_images; "
-    "read_arrays(path) if path.endswith('pt') else read_images(path, (1, 3, 224, 224), (), ())"
-)
-READ_STATE = "wb.load_model('toy_cnn', state_dict=path)"
 READ_RECORD = (
     "from workbench.export.etrecord import add_etrecord; "
     "from workbench.records.layers import Layers, Method; "
@@ -237,10 +198,6 @@ READ_RECORD = (
 @pytest.mark.parametrize(
     ("name", "make", "code", "words"),
     [
-        ("x.pt", make_tensors, READ_INPUTS, "takes more than 3"),
-        ("x.pt", make_large_bytes, READ_STATE, "takes more than 300 MB of memory"),
-        ("x.jpg", make_large_jpeg, READ_INPUTS, "more than 33554432; scale it down"),
-        slow("x.png", make_large_image, READ_INPUTS, "more than 33554432; scale it down"),
         slow("x.etrecord", make_deflated_record, READ_RECORD, "is too large"),
         ("x.etdump", make_shared_events, "wb.read_etdump(path)", "overlap"),
         slow("x.etdump", make_many_events, "assert len(wb.read_etdump(path)) == 10**7", "read"),

@@ -8,12 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
 
 from workbench.errors import UsageError, WorkbenchError
-from workbench.models.inputs import choose_inputs, read_images
+from workbench.models.inputs import choose_inputs
 from workbench.models.loader import LoadedModel
 from workbench.options import ExportOptions
 
@@ -147,25 +146,6 @@ def test_noise_of_integers_stays_in_the_range_of_the_example():
     assert (int(drawn.min()), int(drawn.max())) == (1, 9)
 
 
-def test_images_are_fitted_and_scaled(tmp_path):
-    # Red on the left of a wide image: the crop at the centre keeps a third of the width each side.
-    wide = Image.new("RGB", (24, 8))
-    wide.paste((255, 0, 0), (0, 0, 12, 8))
-    wide.save(tmp_path / "b.png")
-    Image.new("L", (12, 8), 51).save(tmp_path / "a.jpg", quality=95)
-    (tmp_path / "notes.txt").write_text("no image")
-    images = read_images(str(tmp_path), (1, 3, 4, 6), (), ())
-    assert images.shape == (2, 3, 4, 6)
-    assert images.dtype == torch.float32
-    torch.testing.assert_close(images[0], torch.full((3, 4, 6), 0.2), atol=0.01, rtol=0)
-    assert images[1, 0, :, :2].min() == 1
-    assert images[1, :, :, 4:].max() == 0 == images[1, 1:].max()
-    chosen = choose(IMAGE, [str(tmp_path)], mean=(0.2, 0.2, 0.2), std=(0.5, 0.5, 0.5))
-    torch.testing.assert_close(chosen.example_inputs[0], (images[:1] - 0.2) / 0.5)
-    assert "2 files" in chosen.input_source
-    assert "mean [0.2, 0.2, 0.2]" in chosen.input_source
-
-
 def npy(header, payload=b""):
     text = header.encode().ljust(118)
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text) + 1) + text + b"\n" + payload
@@ -187,7 +167,7 @@ def pickled_code():
         pytest.param("a.pt", pickled_code(), "cannot be read", marks=pytest.mark.whole),
         ("a.safetensors", b"\xff" * 64, "cannot be read"),
         ("a.safetensors", struct.pack("<Q", 2**40) + b"{}", "cannot be read"),
-        ("a.png", b"\x89PNG\r\n\x1a\n", "cannot be read"),
+        ("a.png", b"\x89PNG\r\n\x1a\n", "not a source of inputs"),
         ("a.csv", b"1,2", "not a source of inputs"),
     ],
 )
@@ -200,13 +180,6 @@ def test_hostile_files_are_refused_in_one_line(name, content, said, tmp_path):
     tracemalloc.stop()
     assert name in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_a_bomb_of_an_image_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
-    Image.new("L", (20, 20)).save(tmp_path / "large.png")
-    with pytest.raises(UsageError, match=r"large\.png: cannot be read"):
-        choose(IMAGE, [str(tmp_path / "large.png")])
 
 
 @pytest.mark.whole
@@ -255,19 +228,6 @@ def test_sources_are_counted(sources, said, tmp_path, monkeypatch):
         return
     with pytest.raises(UsageError, match=said):
         choose(PAIR, sources)
-
-
-def test_images_need_a_place_for_images(tmp_path):
-    Image.new("L", (4, 4)).save(tmp_path / "a.png")
-    with pytest.raises(UsageError, match="do not fit an input of shape"):
-        choose(TOKENS, [str(tmp_path)])
-    with pytest.raises(UsageError, match="2 values for 3 channels"):
-        choose(IMAGE, [str(tmp_path)], mean=(0.1, 0.2))
-    with pytest.raises(UsageError, match="are for images"):
-        choose(IMAGE, mean=(0.1, 0.2, 0.3))
-    (tmp_path / "a.png").unlink()
-    with pytest.raises(UsageError, match="no image and no array in this folder"):
-        choose(IMAGE, [str(tmp_path)])
 
 
 # Sizes

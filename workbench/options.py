@@ -70,8 +70,7 @@ class Options:
 class ExportOptions(Options):
     """How to export a model.
 
-    ``sizes`` are (dimension, size) pairs, ``module_dtypes`` pairs of a pattern and a dtype;
-    ``mean`` and ``std`` are per image channel, for values from 0 to 1.
+    ``sizes`` are (dimension, size) pairs, ``module_dtypes`` pairs of a pattern and a dtype.
 
     Examples
     --------
@@ -86,8 +85,8 @@ class ExportOptions(Options):
     )
     inputs: tuple[str, ...] = option(
         (),
-        "Inputs: .npy, .pt, .safetensors, an image or a folder of images, random:SEED; one for "
-        "each input. Several samples calibrate int8; the first one is run.",
+        "Inputs: .npy, .pt, .safetensors, a folder of these, random:SEED; one for each input. "
+        "Several samples calibrate int8; the first one is run.",
         metavar="SOURCE",
     )
     sizes: tuple[tuple[str, int], ...] = option(
@@ -96,8 +95,6 @@ class ExportOptions(Options):
         "size of the images.",
         name="size",
     )
-    mean: tuple[float, ...] = option((), "Mean of image channels, from 0 to 1.", expert=True)
-    std: tuple[float, ...] = option((), "Standard deviation of image channels.", expert=True)
     module_dtypes: tuple[tuple[str, str], ...] = option(
         (),
         "Another dtype for modules whose path matches, such as head=fp32: fp32, int8, int8dyn, "

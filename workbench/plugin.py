@@ -23,7 +23,6 @@ The workbench imports none of this before it is used, and goes on without a plug
 
 import os
 import pkgutil
-import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -42,7 +41,6 @@ GROUP = "workbench.plugins"
 #: Of those that come with the workbench: each folder in it is one.
 OURS = Path(__file__).parent / "plugins"
 References = Mapping[str, str]
-_INSTALLED = (".py", ".so", ".pth", ".dist-info", ".egg-info")
 
 
 class PluginWarning(UserWarning):
@@ -315,18 +313,3 @@ def identify_sources() -> str:
             files.update(_list_sources(entry, references))
     states = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     return make_key(sorted(states))
-
-
-def identify_plugins() -> str:
-    """A hash of all on which it depends whether plug-ins can be used. Imports nothing they add.
-
-    That is the state of their files and of the workbench's, and what is installed.
-    """
-    folders = [folder for folder in map(Path, sys.path) if folder.is_dir()]
-    installed = [sorted(filter(_is_importable, folder.iterdir())) for folder in folders]
-    return make_key(sys.version, identify_sources(), folders, installed)
-
-
-def _is_importable(path: Path) -> bool:
-    """Whether a file or folder on Python's path is, or describes, what can be imported."""
-    return path.suffix in _INSTALLED or (path / "__init__.py").is_file()

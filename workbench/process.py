@@ -12,7 +12,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
-from typing import Any, NoReturn, ParamSpec, TextIO, TypeVar
+from typing import Any, ParamSpec, TextIO, TypeVar
 
 #: Containers often set it: every process would then compile all packages that it imports.
 NO_BYTECODE = "PYTHONDONTWRITEBYTECODE"
@@ -91,64 +91,20 @@ def contain() -> Iterator[None]:
     """Put back what code of the user's may change: folder, streams, signals, warnings.
 
     Folders that it took from Python's path are put back, too: libraries import what they use late.
-
-    What would end the process without a word raises SystemExit: `_refuse_ends`.
     """
     is_main = threading.current_thread() is threading.main_thread()
-    changed = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
+    changed = (signal.SIGINT, signal.SIGTERM)
     handlers = {n: signal.getsignal(n) for n in changed if is_main}
-    streams = {name: getattr(sys, name) for name in ("stdout", "stderr")}
-    descriptors = {number: os.dup(number) for number in (0, 1, 2) if _is_open(number)}
-    if handlers.get(signal.SIGALRM) is signal.SIG_DFL:
-        signal.signal(signal.SIGALRM, _refuse_alarm)
-    timer = signal.getitimer(signal.ITIMER_REAL)
-    path = list(sys.path)
+    streams, path = (sys.stdout, sys.stderr), list(sys.path)
     try:
-        with contextlib.chdir("."), warnings.catch_warnings(), _refuse_ends():
+        with contextlib.chdir("."), warnings.catch_warnings():
             yield
     finally:
         sys.path += [folder for folder in path if folder not in sys.path]
-        if not any(timer):  # an alarm that the code left would end what follows
-            signal.setitimer(signal.ITIMER_REAL, 0)
-        for number, copy in descriptors.items():
-            os.dup2(copy, number)
-            os.close(copy)
-        for number, (name, stream) in enumerate(streams.items(), start=1):
-            closed = stream is not None and stream.closed
-            setattr(sys, name, _open_stream(number) if closed else stream)
+        sys.stdout, sys.stderr = streams
         for number, handler in handlers.items():
             if handler is not None:  # None: of C code
                 signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def _refuse_ends() -> Iterator[None]:
-    """Raise SystemExit where code would end this process by ``os._exit`` or ``os.abort``."""
-    process = os.getpid()
-
-    def refuse(name: str, end: Callable[..., NoReturn]) -> Callable[..., NoReturn]:
-        def refused(*arguments: Any) -> NoReturn:
-            if os.getpid() != process:  # a child process of the model's
-                end(*arguments)
-            raise SystemExit(f"os.{name}({', '.join(map(str, arguments))})")
-
-        return refused
-
-    with contextlib.ExitStack() as stack:
-        for name in ("_exit", "abort"):
-            stack.enter_context(replaced(os, name, refuse(name, getattr(os, name))))
-        yield
-
-
-def _refuse_alarm(*_: object) -> NoReturn:
-    raise SystemExit("an alarm of signal.alarm() went off")
-
-
-def _is_open(descriptor: int) -> bool:
-    with contextlib.suppress(OSError):
-        os.fstat(descriptor)
-        return True
-    return False
 
 
 def _open_stream(descriptor: int, like: TextIO | None = None) -> TextIO:
@@ -192,17 +148,10 @@ def claim_stdout() -> Iterator[None]:
         _claimed.pop()
 
 
-class _Collected(io.StringIO):
-    """Text that stays readable if a model closes standard error."""
-
-    def close(self) -> None:
-        """Nothing."""
-
-
 @contextlib.contextmanager
 def collect_stderr() -> Iterator[io.StringIO]:
     """Collect what Python code writes to ``sys.stderr``."""
-    with PROCESS_LOCK, contextlib.redirect_stderr(_Collected()) as text:
+    with PROCESS_LOCK, contextlib.redirect_stderr(io.StringIO()) as text:
         yield text
 
 

@@ -3,15 +3,11 @@
 import contextlib
 import faulthandler
 import gc
-import locale
 import os
 import signal
 import sys
-import threading
-import time
 import traceback
 import warnings
-from pathlib import Path
 from typing import Any, NoReturn
 
 import click
@@ -27,21 +23,18 @@ INTERRUPTED = 130
 DEBUG = "--debug"
 #: How the line of an error ends that no code foresees.
 REPORT = "if no code of yours is, please report it"
-#: Seconds that a process may take to end after its command has.
-LONGEST_EXIT_S = 5.0
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command line and exit: 0 done, 1 failed job, 2 usage, 130 interrupted."""
     if arguments is not None:
         _run(arguments)
-    _prepare_process()
+    write_bytecode()
+    faulthandler.enable(2)  # where a library ends the process by a signal, its place is said
     try:
         _run(sys.argv[1:])
-    except SystemExit as end:
+    finally:
         gc.freeze()  # to take PyTorch apart at the end took a second
-        _limit_exit(int(end.code or 0))
-        raise
 
 
 def _run(arguments: list[str]) -> NoReturn:
@@ -50,9 +43,6 @@ def _run(arguments: list[str]) -> NoReturn:
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
     try:
-        if sys.stdout is None:
-            raise WorkbenchError("standard output is closed", hint="redirect it: >/dev/null")
-        _check_folder()
         with warnings.catch_warnings():
             if DEBUG not in arguments:  # commands report problems as lines of their own
                 warnings.showwarning = _show_warning
@@ -82,29 +72,6 @@ def _show_warning(message: Warning | str, category: type[Warning], *_: Any, **__
         say(f"warning: {message}")
 
 
-def _prepare_process() -> None:
-    """Give the process UTF-8, bytecode and open standard streams, which libraries rely on."""
-    if locale.getencoding().lower() not in ("utf-8", "utf8") and not sys.flags.utf8_mode:
-        os.environ["PYTHONUTF8"] = "1"
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
-    write_bytecode()
-    for number in (0, 1, 2):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.dup2(os.open(os.devnull, os.O_RDWR), number)
-    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
-    faulthandler.enable(2)  # where a library ends the process by a signal, its place is said
-
-
-def _check_folder() -> None:
-    try:
-        Path.cwd()
-    except OSError as error:
-        what = f"no working folder: {error.strerror}"
-        raise WorkbenchError(what, hint="change to another folder") from None
-
-
 def _explain(error: Exception) -> WorkbenchError:
     """The error to show for any other one: a line, and how to see the rest."""
     if isinstance(error, WorkbenchError):
@@ -115,19 +82,6 @@ def _explain(error: Exception) -> WorkbenchError:
     what = f"unexpected {type(error).__name__}: {error}"
     hint = f"`workbench {DEBUG} ...` shows where; {REPORT}"
     return WorkbenchError(what, where=f"{frame.filename}:{frame.lineno}", hint=hint)
-
-
-def _limit_exit(exit_code: int) -> None:
-    """End the process soon and silently, whatever threads and exit handlers a model has left."""
-    with contextlib.suppress(AttributeError, OSError):  # closed, or full
-        sys.stdout.flush()
-    os.dup2(2, 1)
-
-    def end() -> None:
-        time.sleep(LONGEST_EXIT_S)
-        os._exit(exit_code)
-
-    threading.Thread(target=end, daemon=True).start()
 
 
 def fail(error: BaseException, exit_code: int, arguments: list[str]) -> NoReturn:

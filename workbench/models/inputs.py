@@ -1,12 +1,10 @@
-"""Other inputs to run a model with: arrays, images, seeded noise, other sizes.
+"""Other inputs to run a model with: arrays, seeded noise, other sizes.
 
 Files may come from untrusted sources: nothing is unpickled, and no claimed size is allocated.
 """
 
 import hashlib
 import inspect
-import math
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,7 +17,7 @@ from torch.export import Dim
 
 from workbench.errors import UsageError, unknown_name
 from workbench.models.loader import Call, LoadedModel, load_tensors, try_forward
-from workbench.models.sources import ARRAYS, MOST_SAMPLES, RANDOM, sample_files
+from workbench.models.sources import MOST_SAMPLES, RANDOM, sample_files
 from workbench.options import ExportOptions
 from workbench.upstream import (
     tree_flatten,
@@ -29,25 +27,18 @@ from workbench.upstream import (
     tree_unflatten,
 )
 
-#: Larger images take too much memory: while it is decoded, a JPEG in several scans is held whole.
-MOST_PIXELS = 2**25
-
-_DECODERS = ("BMP", "JPEG", "PNG", "PPM", "WEBP")
-
 
 def choose_inputs(model: LoadedModel, options: ExportOptions) -> LoadedModel:
     """The model with the inputs of ``options``, if there are any, in their memory layout.
 
-    ``options.inputs`` has a source for each tensor of ``forward``, in order: an array file, an
-    image, a folder of either, or ``random:SEED``. A file of several tensors serves several inputs;
+    ``options.inputs`` has a source for each tensor of ``forward``, in order: an array file, a
+    folder of these, or ``random:SEED``. A file of several tensors serves several inputs;
     ``random:SEED`` alone serves all. An array with more rows than the input, or one more dimension,
     holds several samples: the first is run, the others calibrate. ``options.sizes`` are run; the
     model is still exported from its example. It is a `UsageError` if a source cannot be read or
     does not fit, a `WorkbenchError` if the model fails on it.
     """
     sizes = dict(options.sizes)
-    if (options.mean or options.std) and not options.inputs:
-        raise UsageError("are for images, and there are none", where="mean, std")
     if sizes:
         model = _resize(model, sizes)
     if options.inputs:
@@ -202,9 +193,9 @@ def _read_sources(
             generator = torch.Generator().manual_seed(int(random[1]))
             wanted = missing if len(options.inputs) == 1 else missing[:1]
             read += [(_noise(example, generator), source) for example in wanted]
-        elif (files := sample_files([source]))[0].suffix.lower() in ARRAYS:
+        else:
             if Path(source).is_dir():
-                each = (read_arrays(str(file)) for file in files)
+                each = (read_arrays(str(file)) for file in sample_files([source]))
                 arrays = {str(n): t for n, held in enumerate(each) for t in held.values()}
             else:
                 arrays = read_arrays(source)
@@ -216,9 +207,6 @@ def _read_sources(
             if len(arrays) > 1 and set(arrays) == set(names):
                 arrays = {name: arrays[name] for name in names}
             read += [(tensor, source) for tensor in arrays.values()]
-        else:
-            shape = tuple(missing[0].shape)
-            read.append((read_images(source, shape, options.mean, options.std), source))
     if len(read) != len(examples) or unused:
         given = f"{len(read)} tensors" + (f", {', '.join(unused)} left over" if unused else "")
         taken = f"{len(examples)}: {', '.join(names)}"
@@ -271,48 +259,6 @@ def _name_tensors(held: Any, size_bytes: int) -> dict[str, torch.Tensor]:
     if sum(value.nbytes for value in held.values()) > size_bytes:
         raise ValueError("its tensors share or repeat values; save them with .clone()")
     return {str(name): value for name, value in held.items()}
-
-
-def read_images(
-    source: str, shape: tuple[int, ...], mean: tuple[float, ...], std: tuple[float, ...]
-) -> torch.Tensor:
-    """An image or a folder of images as ``(images, channels, height, width)``.
-
-    Each is scaled to cover the size of ``shape``, the model's input, and cropped at its centre.
-    Values are from 0 to 1; then ``mean`` is subtracted, and ``std`` divided by, per channel.
-    """
-    paths = sample_files([source])
-    if len(shape) != 4 or shape[1] not in (1, 3):
-        text = f"images do not fit an input of shape {shape}"
-        raise UsageError(text, where=source, hint="use an array file")
-    for values in (mean, std):
-        if len(values) not in (0, shape[1]):
-            raise UsageError(f"{len(values)} values for {shape[1]} channels", where="mean, std")
-    if 0 in std:
-        raise UsageError("a deviation of 0", where="std")
-    images = np.stack([_read_image(path, shape) for path in paths])
-    means = np.array(mean or (0,), np.float32).reshape(-1, 1, 1)
-    return torch.from_numpy((images - means) / np.array(std or (1,), np.float32).reshape(-1, 1, 1))
-
-
-def _read_image(path: Path, shape: tuple[int, ...]) -> np.ndarray:
-    from PIL import Image, ImageOps
-
-    channels, height, width = shape[1:]
-    with _explain_decoding(path), warnings.catch_warnings():
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
-        mode = "RGB" if channels == 3 else "L"
-        with Image.open(path, formats=_DECODERS) as file:
-            if math.prod(file.size) > MOST_PIXELS:
-                raise ValueError(f"{file.size} pixels, more than {MOST_PIXELS}; scale it down")
-            if math.prod(file.size) > MOST_PIXELS / 2:
-                file.draft(mode, (width, height))  # JPEG: decodes at a smaller scale
-            file.load()
-            ImageOps.exif_transpose(file, in_place=True)
-            image = file if file.mode == mode else file.convert(mode)
-        fitted = ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR)
-    pixels = np.asarray(fitted, np.float32).reshape(height, width, channels)
-    return pixels.transpose(2, 0, 1) / 255
 
 
 @contextmanager
@@ -368,6 +314,4 @@ def _describe(options: ExportOptions, count: int) -> str:
         elif hashes:
             source += f" (SHA-256 {hashes[0].hexdigest()[:16]})"
         texts.append(source)
-    if options.mean or options.std:
-        texts.append(f"mean {list(options.mean) or 0}, std {list(options.std) or 1}")
     return ", ".join(texts) + (f"; the first of {count} samples" if count > 1 else "")

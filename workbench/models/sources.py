@@ -39,9 +39,8 @@ def _read(file: Path) -> str:
 #: The maximum number of samples from one source, which is enough to calibrate any model.
 MOST_SAMPLES = 512
 ARRAYS = (".npy", ".pt", ".pth", ".safetensors")
-IMAGES = (".bmp", ".jpeg", ".jpg", ".png", ".ppm", ".webp")
 RANDOM = re.compile(r"random:(\d{1,18})")
-_FORMS = f"a file ({', '.join(ARRAYS)}), an image, a folder of either, or random:SEED"
+_FORMS = f"a file ({', '.join(ARRAYS)}), a folder of these, or random:SEED"
 
 
 def sample_files(sources: Iterable[str]) -> list[Path]:
@@ -50,11 +49,11 @@ def sample_files(sources: Iterable[str]) -> list[Path]:
     for path in (Path(source) for source in sources if not RANDOM.fullmatch(source)):
         if path.is_dir():
             inside = sorted(p for p in path.iterdir() if p.is_file())
-            kinds = ([p for p in inside if p.suffix.lower() in kind] for kind in (IMAGES, ARRAYS))
-            if not (samples := next(filter(None, kinds), [])):
-                raise UsageError("no image and no array in this folder", where=path, hint=_FORMS)
+            samples = [p for p in inside if p.suffix.lower() in ARRAYS]
+            if not samples:
+                raise UsageError("no array in this folder", where=path, hint=_FORMS)
             files += samples[:MOST_SAMPLES]
-        elif path.suffix.lower() not in ARRAYS + IMAGES:
+        elif path.suffix.lower() not in ARRAYS:
             raise UsageError("not a source of inputs", where=path, hint=_FORMS)
         elif not path.is_file():
             raise UsageError("no such file", where=path, hint=_FORMS)

@@ -8,7 +8,6 @@ import platform
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import sysconfig
@@ -147,58 +146,30 @@ def _pip() -> list[str]:
     raise WorkbenchError("no pip", hint="install pip (Debian: apt install python3-pip)")
 
 
-#: Tools that run, each a process group of its own, and those that were stopped.
-_RUNNING, _STOPPED = set[int](), set[int]()
-#: Of a thread that works beside others: whether these have ended.
-_BESIDE = threading.local()
-
-
 @contextlib.contextmanager
 def work_beside() -> Iterator[ThreadPoolExecutor]:
-    """A thread to compile in; if its user fails or is interrupted, tools end and nothing waits."""
-    ended = threading.Event()
-    with ThreadPoolExecutor(1, initializer=setattr, initargs=(_BESIDE, "ended", ended)) as beside:
-        try:
-            yield beside
-        except BaseException:
-            ended.set()
-            beside.shutdown(wait=False, cancel_futures=True)
-            for group in [*_RUNNING]:
-                _STOPPED.add(group)
-                _end(group)
-            raise
-
-
-def _end(group: int) -> None:
-    """End a tool with what it has started."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(group, signal.SIGKILL)
+    """A thread to compile in; if its user fails or is interrupted, nothing waits for it."""
+    beside = ThreadPoolExecutor(1)
+    try:
+        yield beside
+    except BaseException:
+        beside.shutdown(wait=False, cancel_futures=True)
+        raise
+    beside.shutdown()
 
 
 def run_tool(command: Sequence[str], problem: str, hint: str, cwd: Path | None = None) -> None:
     """Run a compiler or a package manager; WorkbenchError with its reason if it fails."""
     where = Path(command[0]).name
-    if getattr(_BESIDE, "ended", None) and _BESIDE.ended.is_set():
-        raise KeyboardInterrupt
-    with subprocess.Popen(
-        command, cwd=cwd, stdin=subprocess.DEVNULL, stdout=-1, stderr=-1, start_new_session=True
-    ) as tool:
-        _RUNNING.add(tool.pid)
-        try:
-            output, errors = tool.communicate(timeout=TOOL_TIMEOUT_S)
-        except BaseException as error:
-            _end(tool.pid)
-            if not isinstance(error, subprocess.TimeoutExpired):
-                raise
-            what = f"{problem}: timed out after {TOOL_TIMEOUT_S:g} s"
-            raise WorkbenchError(what, where=where) from None
-        finally:
-            _RUNNING.discard(tool.pid)
-    if tool.pid in _STOPPED:
-        _STOPPED.discard(tool.pid)
-        raise KeyboardInterrupt
+    try:
+        tool = subprocess.run(
+            command, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, timeout=TOOL_TIMEOUT_S
+        )
+    except subprocess.TimeoutExpired:
+        what = f"{problem}: timed out after {TOOL_TIMEOUT_S:g} s"
+        raise WorkbenchError(what, where=where) from None
     if tool.returncode:
-        text = (errors or output or b"no reason given").decode(errors="replace")
+        text = (tool.stderr or tool.stdout or b"no reason given").decode(errors="replace")
         lines = text.strip().splitlines()
         reason = next((line for line in lines if _ERROR.search(line)), lines[0])
         raise WorkbenchError(f"{problem}: {reason.strip()}", where=where, hint=hint)

@@ -1,7 +1,6 @@
 """What this machine can do, which other targets it reaches, and the fix for what is missing."""
 
 import contextlib
-import json
 import os
 import platform
 import re
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from workbench.errors import WorkbenchError, install_command
-from workbench.plugin import examine_plugins, identify_plugins
+from workbench.plugin import examine_plugins
 from workbench.process import NO_BYTECODE, silent_stderr
 from workbench.run.build import ZIG, find_sdk, installed_compiler
 from workbench.run.ceilings import unpack_program
@@ -26,7 +25,7 @@ from workbench.run.isa import Isa, resolve_toggle
 from workbench.run.runner import Runner, find_runner
 from workbench.run.targets.android import adb, list_devices
 from workbench.run.targets.qemu import MACHINE, OLDEST, qemu_version
-from workbench.store import atomic_write, cache_folder
+from workbench.store import cache_folder
 from workbench.upstream import TESTED, describe_version, find_missing
 
 
@@ -233,30 +232,13 @@ def _device(name: str, serial: str, state: str) -> Answer:
 
 def _plugins() -> Iterator[Check]:
     """The plug-ins in one check, and one of each that cannot be used."""
-    problems = _examine_plugins()
+    with silent_stderr():
+        problems = examine_plugins()  # imports them all, and PyTorch
     working = [name for name, problem in problems.items() if not problem]
     yield Check("plug-ins", "ok", ", ".join(working) or "none")
     for name, problem in problems.items():
         if problem:
             yield Check(f"plug-in {name}", "note", problem, "update or uninstall its package")
-
-
-def _examine_plugins() -> dict[str, str]:
-    """Why each plug-in cannot be used; imports them all, unless they all could be imported before.
-
-    That imports PyTorch and takes seconds; the answer holds until a file or a package changes.
-    """
-    path, identity = cache_folder() / "plugins.json", identify_plugins()
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-        answer = json.loads(path.read_text())
-        if answer["identity"] == identity:
-            return dict.fromkeys(answer["names"], "")
-    with silent_stderr():
-        problems = examine_plugins()
-    if not any(problems.values()):
-        with contextlib.suppress(WorkbenchError):
-            atomic_write(path, json.dumps({"identity": identity, "names": [*problems]}))
-    return problems
 
 
 def _ssh() -> Answer:

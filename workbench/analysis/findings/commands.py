@@ -15,7 +15,7 @@ from workbench.remedies import REMEDIES
 _VALUES = ("dtype", "backend", "state_dict")
 _PAIRS = {"sizes": "size", "module_dtypes": "module-dtype"}
 #: Those of ``--measure``.
-_SETTINGS = ("group_size", "mean", "std")
+_SETTINGS = ("group_size",)
 #: What a script calls in place of a command; and all that these commands say of an export.
 _CALLS = {"export": "export_model", "profile": "profile"}
 _ALL = (*_VALUES, *_PAIRS, *_SETTINGS, "rewrite", "channels_last")
