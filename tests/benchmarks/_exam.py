@@ -165,9 +165,9 @@ CASES = (
         lambda: image(
             lambda m, x: m[1](m[0](x.tanh())), nn.BatchNorm2d(32).eval(), nn.Conv2d(32, 32, 1)
         ),
-        "batch norm",
-        "",
-        lambda: image(lambda m, x: m[0](x.tanh()), nn.Conv2d(32, 32, 1)),
+        "remedy",
+        fix={"rewrite": ("affine",)},
+        remedy="affine",
     ),
     Case(
         "chunk",

@@ -4,8 +4,9 @@ import re
 
 
 def read_sections(page):
-    """The text of each section by its title; what comes before them has none."""
-    head, *parts = re.split(r"^## (.+)\n\n", page.read_text(), flags=re.MULTILINE)
+    """The text of each section by its title; what comes before them has none; of no page, none."""
+    text = page.read_text() if page.is_file() else ""
+    head, *parts = re.split(r"^## (.+)\n\n", text, flags=re.MULTILINE)
     return {"": head.strip()} | {
         title: text.strip() for title, text in zip(parts[::2], parts[1::2], strict=True)
     }

@@ -132,10 +132,10 @@ class Rewrite:
     """What `--rewrite` could replace in a program, which the export has shown to be equal.
 
     ``nodes`` are operators of the trace, of whose work the share ``kept`` remains, in ``passes``
-    operators in all (0: not recorded); ``sqnr_db`` compares both results on random
-    tensors, and is None where they differ by design. ``parts`` name what is replaced in the trace
-    of the model, a part each. ``code`` is what a person would write instead; None: as in the table
-    of remedies.
+    operators in all (0: not recorded), of so many ``flops``; ``sqnr_db`` compares both results on
+    random tensors, and is None where they differ by design. ``parts`` name what is replaced in the
+    trace of the model, a part each. ``code`` is what a person would write instead; None: as in the
+    table of remedies.
     """
 
     name: str
@@ -146,6 +146,7 @@ class Rewrite:
     passes: int = 0
     parts: tuple[tuple[str, ...], ...] = ()
     code: str | None = None
+    flops: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -118,6 +118,7 @@ SPELLINGS = [
     ("rows of a table", lambda x: (x[..., None] == torch.arange(10)).float() @ TABLE.weight.T, IDS),
     ("", lambda x: (x[..., None] >= torch.arange(10)).float() @ TABLE.weight.T, IDS),
     ("", lambda x: nn.functional.layer_norm(x, (6,)), torch.randn(1, 1, 6)),
+    ("linear after slice", lambda x: (x + HEAD(x).relu() @ HEAD.weight).relu()[:, -1:], IMAGE),
 ]  # fmt: skip
 
 

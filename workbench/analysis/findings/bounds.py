@@ -66,6 +66,7 @@ def _tell_weights(
         "not help",
         command=commands.write_command(m, "profile", dtype=dtype) + "  # one byte per weight",
         remedy=dtype,
+        rewrite=commands.offer_dtype(m, dtype),
     )
 
 
@@ -106,9 +107,10 @@ def find_compute_bound(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
         f"core's fp32 peak ({m.roof.peak('fp32'):.0f} GFLOP/s); int8 is {faster}",
         gain,
         list(rows["key"]),
-        "reduce the arithmetic, or use int8",
+        f"reduce the arithmetic, or use {dtype}",
         command=commands.write_command(m, "profile", dtype=dtype),
         remedy=dtype,
+        rewrite=commands.offer_dtype(m, dtype),
     )
 
 

@@ -9,6 +9,7 @@ from workbench.analysis.findings.complete import complete_command
 from workbench.analysis.findings.finding import Finding
 from workbench.analysis.run import Measurement
 from workbench.options import ExportOptions
+from workbench.records.exports import Rewrite
 from workbench.remedies import REMEDIES
 
 #: Options of an export that a command takes as they are: those with a value, and flags.
@@ -66,6 +67,12 @@ def _call(verb: str, settings: dict[str, Any], default: dict[str, Any]) -> str:
 def _join(value: Any) -> str:
     """A setting as text."""
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def offer_dtype(m: Measurement, dtype: str) -> Rewrite | None:
+    """The program in another dtype, as a trial measures it; None where no trial can make it."""
+    is_known = m.export is not None and not m.phase.name
+    return Rewrite(dtype, f"the model in {dtype}", (), 1.0, None) if is_known else None
 
 
 def apply_remedy(m: Measurement, remedy: str) -> str:

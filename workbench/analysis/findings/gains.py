@@ -124,14 +124,15 @@ def least_ms(m: Measurement, keys: Iterable[str]) -> pd.Series:
 
 
 def gain_of_replacing(
-    m: Measurement, keys: Collection[str], passes: float, extra: Collection[str] = ()
-) -> Gain:
+    m: Measurement, keys: Collection[str], passes: float, extra: Collection[str] = (),
+    flops: float = 0.0,
+) -> Gain:  # fmt: skip
     """The gain of replacing some rows: their time less that of their replacements.
 
-    Each is replaced by ``passes`` delegated operators, which reach the share of the best rates that
-    those of its category reach: tenth, median and ninetieth percentile of those that are timed
-    well, or the usual shares if these are fewer than three. ``extra`` rows exist only because of
-    them; the lower bound assumes that these stay.
+    Each is replaced by ``passes`` delegated operators, of ``flops`` in all, which reach the share
+    of the best rates that those of its category reach: tenth, median and ninetieth percentile of
+    those that are timed well, or the usual shares if these are fewer than three. ``extra`` rows
+    exist only because of them; the lower bound assumes that these stay.
     """
     now, around = time_spent(m, keys), time_spent(m, extra)
     most = min(now.high + around.high, m.latency_ms)
@@ -145,8 +146,12 @@ def gain_of_replacing(
     pace, basis = EFFICIENCY, "roofline"
     if (shares > 0).sum() >= LEAST_TWINS:
         pace, basis = tuple(np.percentile(shares[shares > 0], (10, 50, 90))), "twin"
-    least = float(least_ms(m, keys).sum())
-    slow, typical, fast = (passes * least / share for share in pace)
+    per_flop, per_byte = find_best_rates(m)
+    least = passes * float(least_ms(m, keys).sum())
+    if flops:  # which are not those of the rows
+        rows = m.costs.loc[list(keys)]
+        least = passes * float((rows["bytes"] * rows["calls"]).sum()) / per_byte + flops / per_flop
+    slow, typical, fast = (least / share for share in pace)
     low, high = max(0.0, now.low - slow), most - fast
     return Gain(now.ms + around.ms - typical, low, high, basis)
 

@@ -112,7 +112,8 @@ def _gain_of_remedy(
 ) -> Gain:
     """What a remedy saves: of kernels, what they take more than operators of the delegate do."""
     if outside and rewrite.passes and m.costs["bytes"].notna().any():
-        gain = gains.gain_of_replacing(m, keys, rewrite.passes / len(keys), extra)
+        passes = rewrite.passes / len(keys)
+        gain = gains.gain_of_replacing(m, keys, passes, extra, rewrite.flops)
         if gain.ms > 0:
             return replace(gain, high=gain.high + joined_calls_ms(m, keys))
     spent, around, kept = time_spent(m, keys), time_spent(m, extra), rewrite.kept
@@ -175,7 +176,7 @@ def find_dtype_outside(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
                 code="",
                 command=commands.write_command(m, "profile", dtype="fp32"),
                 remedy="fp32",
-                rewrite=Rewrite("fp32", "the model in fp32", (), 1.0, None),
+                rewrite=commands.offer_dtype(m, "fp32"),
             )
         yield finding
 

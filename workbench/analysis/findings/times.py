@@ -277,6 +277,7 @@ def find_dtype(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
         "export the model in int8 and measure it",
         command=commands.write_command(m, "profile", dtype="int8"),
         remedy="int8",
+        rewrite=commands.offer_dtype(m, "int8"),
     )
 
 

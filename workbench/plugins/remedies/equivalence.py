@@ -217,12 +217,12 @@ def trace(each: Equivalent) -> GraphModule:
         return build(*map(value, each.sources), *constants)  # type: ignore[no-any-return]
 
 
-def count_operators(each: Equivalent) -> int:
-    """How many operators compute the result, without constants and what only arranges data."""
+def list_operators(each: Equivalent) -> list[Node]:
+    """The operators that compute the result, without constants and what only arranges data."""
     traced = trace(each).graph
     traced.eliminate_dead_code()
     calls = [node for node in traced.nodes if node.op == "call_function" and node.all_input_nodes]
-    return sum(node.target not in VIEWS for node in calls)
+    return [node for node in calls if node.target not in VIEWS]
 
 
 def arguments_of(node: Node) -> dict[str, Any]:

@@ -123,8 +123,13 @@ def _fold_parts(
         return layer.target(x, *tensors[len(order) :], *layer.args[3:])  # type: ignore[operator]
 
     text = f"{name_of(layer)} with the {names_of(inside)} before it in one layer"
-    part = (*inside, *joins, layer)
-    return _prove(finder, text, part, layer, order, build, (whole, bias), inside)
+    members, constants = (*inside, *joins, layer), (whole, bias)
+    part = _prove(finder, text, members, layer, order, build, constants, inside)
+    if part and more < 0:  # arithmetic of the layer goes, too
+        work = elements(layer) * weights[0].numel()
+        kept = (work + more) / (work + sum(map(count_work, inside)))
+        return replace(part, kept=kept, about=part.nodes)
+    return part
 
 
 def _find_before(
@@ -140,7 +145,7 @@ def _find_before(
         each = read_map(finder, nodes, source, rows, columns)
         if each is None and not VIEWS.issuperset(node.target for node in nodes):
             break
-        if each is not None and each.changes():
+        if each is not None and (each.changes() or part.target is aten.batch_norm.default):
             best = source, nodes, each
     return best
 

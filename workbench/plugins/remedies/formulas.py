@@ -15,12 +15,14 @@ from workbench.plugins.remedies.equivalence import (
     Equivalent,
     Finder,
     Refused,
+    arguments_of,
     elements,
     evaluate,
     is_float,
     is_static,
     least_db,
     name_of,
+    reshape,
     sqnr,
     value,
 )
@@ -227,6 +229,56 @@ def find_lookup(finder: Finder, last: Node) -> Equivalent | None:
             sources = (source, *given)
             return Equivalent("lookups", text, tuple(nodes), last, sources, build, 0.0, worst)
     return None
+
+
+def find_dropped(finder: Finder, last: Node) -> Equivalent | None:
+    """Layers of all positions of which one or a few are read, for these alone."""
+    if last.target not in _DROPPING or not is_float(last) or not is_static(last):
+        return None
+    given = arguments_of(last)
+    shape, axis = value(given["self"]).shape, given["dim"] % value(given["self"]).ndim
+    kept = elements(last) / elements(given["self"])
+    start, end, step = (given.get(name) for name in ("start", "end", "step"))
+    if last.target is aten.select.int:
+        start, end, step = given["index"] % shape[axis], given["index"] % shape[axis] + 1, 1
+    best = None
+    for source, nodes in finder.parts(last, borders=(), most=_MOST_DROPPED):
+        alike = value(source).shape[axis : axis + 1] == shape[axis : axis + 1]
+        if kept <= _MOST_KEPT and is_float(source) and alike:
+            with contextlib.suppress(Refused):  # an operator may fix the number of positions
+                best = _drop(finder, source, nodes, (axis, start, end, step), kept) or best
+    return best
+
+
+def _drop(
+    finder: Finder, source: Node, nodes: list[Node], positions: tuple[Any, ...], kept: float
+) -> Equivalent | None:
+    """Operators of some positions of a tensor, where the last one drops the others."""
+    *inner, last = nodes
+    layers = [node for node in inner if node.target in PRODUCTS]
+    inputs = dict.fromkeys(each for node in nodes for each in node.all_input_nodes)
+    others = tuple(node for node in inputs if node in finder.constants)
+    if not layers:
+        return None
+
+    def build(x: Any, *given: Any) -> Any:
+        values = dict(zip(others, given, strict=True))
+        values[source] = aten.slice.Tensor(x, *positions)
+        for node in inner:
+            values[node] = evaluate(node, values)
+        return reshape(values[inner[-1]], value(last).shape)
+
+    x = finder.sample(source)
+    result = build(x, *map(finder.constants.__getitem__, others))
+    sqnr_db = sqnr(result, finder.run(nodes, {source: x}))
+    if sqnr_db < least_db(x):
+        return None
+    text = f"{name_of(layers[0])} after {name_of(last)}, which drops positions"
+    return Equivalent("order", text, tuple(nodes), last, (source, *others), build, kept, sqnr_db)
+
+
+#: What drops positions along an axis; and operators that are moved behind it, at most.
+_DROPPING, _MOST_DROPPED = {aten.select.int, aten.slice.Tensor}, 16
 
 
 def find_order(finder: Finder, last: Node) -> Equivalent | None:

@@ -311,12 +311,18 @@ def count_work(node: Node) -> int:
     if node.target in VIEWS:
         return MOVED * elements(node)
     if node.target in PRODUCTS:
-        first, second = (value(each).shape for each in node.all_input_nodes[:2])
-        inner = math.prod(second[1:]) if "conv" in name_of(node) else first[-1]
-        return elements(node) * inner + CALLED
+        return count_products(node) + CALLED
     indices: Any = node.args[1] if node.target is aten.index.Tensor else ()
     moved = PLACED if sum(each is not None for each in indices) > 1 else MOVED
     return moved * elements(node) + (CALLED if node.target in _DELEGATED else _DIVIDED)
+
+
+def count_products(node: Node) -> int:
+    """The multiplications of a product or convolution; none of other operators."""
+    if node.target not in PRODUCTS:
+        return 0
+    first, second = (value(each).shape for each in node.all_input_nodes[:2])
+    return elements(node) * (math.prod(second[1:]) if "conv" in name_of(node) else first[-1])
 
 
 def is_linear(linear: Map, x: torch.Tensor) -> bool:

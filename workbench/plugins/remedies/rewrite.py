@@ -26,12 +26,17 @@ from workbench.plugins.remedies.equivalence import (
     Equivalent,
     Finder,
     Refused,
-    count_operators,
+    list_operators,
     trace,
 )
 from workbench.plugins.remedies.experts import find_experts
 from workbench.plugins.remedies.folds import find_fold, find_resized
-from workbench.plugins.remedies.formulas import find_function, find_lookup, find_order
+from workbench.plugins.remedies.formulas import (
+    find_dropped,
+    find_function,
+    find_lookup,
+    find_order,
+)
 from workbench.plugins.remedies.graph import (
     find_equal,
     fold,
@@ -41,7 +46,7 @@ from workbench.plugins.remedies.graph import (
     use_single_precision,
 )
 from workbench.plugins.remedies.indexing import find_sums
-from workbench.plugins.remedies.linear import find_matrices
+from workbench.plugins.remedies.linear import count_products, find_matrices
 from workbench.plugins.remedies.loops import find_loops, find_tables
 from workbench.plugins.remedies.moves import find_slices, find_undone
 from workbench.plugins.remedies.operators import (
@@ -89,7 +94,7 @@ _MOST_QUANTISED = 3
 
 
 def _survives_quantisation(part: Equivalent) -> bool:
-    return part.name != "functions" or count_operators(part) <= _MOST_QUANTISED
+    return part.name != "functions" or len(list_operators(part)) <= _MOST_QUANTISED
 
 
 #: Remedies whose parts are one finding, however much less work each is.
@@ -108,7 +113,7 @@ def _list_finders(backend: str) -> dict[str, Find]:
     }
     functions, matrices = rules.pop("functions"), rules.pop("matrices")
     return rules | {
-        "order": _first(find_order, find_resized),
+        "order": _first(find_dropped, find_order, find_resized),
         "experts": find_experts,
         "branches": find_branches,
         "transposes": find_undone,
@@ -138,7 +143,10 @@ _BY_OPERATOR = {*RULES, *XNNPACK_RULES, "slices"} - {"pooling", "functions", "ma
 
 @torch.no_grad()
 def find_remedies(finder: Finder, names: Collection[str], backend: str) -> Iterator[Equivalent]:
-    """The parts of a graph that have one of some remedies, from its end; none overlaps another."""
+    """The parts of a graph that have one of some remedies, from its end.
+
+    None has its result inside another, which it may share operators with.
+    """
     finders = {name: find for name, find in _list_finders(backend).items() if name in names}
     taken: set[Node] = set()
     for node in reversed(finder.nodes):
@@ -152,7 +160,7 @@ def find_remedies(finder: Finder, names: Collection[str], backend: str) -> Itera
             if node in finder.constants and not asked:
                 continue
             part = _attempt(name, node, partial(find, finder, node))
-            if part and taken.isdisjoint(part.nodes):
+            if part and part.result not in taken:
                 taken.update(part.nodes)
                 yield part
                 break
@@ -213,9 +221,10 @@ def _join_parts(parts: list[tuple[Equivalent, list[str]]]) -> Rewrite:
     kept = sum(part.kept for part, _ in parts) / len(parts)
     ratios = [round(part.sqnr_db, 1) for part, _ in parts if not math.isnan(part.sqnr_db)]
     ratio = min(ratios) if len(ratios) == len(parts) else None
-    passes = sum(count_operators(part) for part, _ in parts)
+    new = [node for part, _ in parts for node in list_operators(part)]
+    flops = 2.0 * sum(count_products(node) for node in new)
     names = tuple(tuple(node.name for node in part.nodes) for part, _ in parts)
-    facts = (round(kept, 3), ratio, passes, names, _write_code(largest))
+    facts = (round(kept, 3), ratio, len(new), names, _write_code(largest), flops)
     return Rewrite(largest.name, largest.text, nodes, *facts)
 
 

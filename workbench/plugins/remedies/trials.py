@@ -185,10 +185,17 @@ def choose_findings(m: Measurement, name: str = "", top: int = BEST) -> list[Fin
             raise UsageError("has no remedy that can be tried", where=name)
         return named
     able = [each for each in findings if each.rewrite is not None]
-    # What is trained again comes after what computes the same.
-    able.sort(key=lambda each: (isinstance(each.rewrite, Change), -_promise(each)))
+    if m.latency_ms > SMALL_MS:  # exporting all of it again takes long
+        able = [each for each in able if each.remedy not in PRECISIONS]
+    # What computes something else comes after what computes the same.
+    able.sort(key=lambda each: (_differs(each), -_promise(each)))
     first = able[:top]
     return [each for each in first if each.trial is None]
+
+
+def _differs(finding: Finding) -> bool:
+    """Whether a remedy is another network, or another dtype."""
+    return isinstance(finding.rewrite, Change) or finding.remedy in PRECISIONS
 
 
 def _promise(finding: Finding) -> float:
@@ -235,7 +242,7 @@ class _Bench:
         """The parts of the model that all of the remedies change, on the inputs of the phase."""
         quantised = PRECISIONS[self.export.dtype].quantizes == "graph"
         tried = (each for rewrite, each in self.tried.items() if not _changes_size(rewrite))
-        names = [list(chain(*parts)) for parts in tried]
+        names = [list(dict.fromkeys(chain(*parts))) for parts in tried]
         return self._make_parts(names, products=quantised)
 
     def _make_parts(self, names: list[list[str]], **how: bool) -> Parts:
@@ -292,7 +299,8 @@ class _Bench:
         """A trial with the times of both programs, if their outputs agree."""
         from workbench.graphs import describe_problem
 
-        outputs = () if _changes_size(rewrite) else after.compare(before, self.export.dtype)
+        dtype = rewrite.name if rewrite.name in PRECISIONS else self.export.dtype
+        outputs = () if _changes_size(rewrite) else after.compare(before, dtype)
         if not isinstance(rewrite, Change):  # which computes something else
             if rewrite.parts and trial.remedies.isdisjoint({SPLIT, *after.rewrite}):
                 m = self.measurement
@@ -365,7 +373,7 @@ class _Bench:
             yield self._reopen(changed.inputs)
             yield changed
             return
-        names = list(chain(*self.tried[rewrite]))
+        names = list(dict.fromkeys(chain(*self.tried[rewrite])))  # parts may share some
         if isinstance(rewrite, Change) and rewrite.is_size:
             yield from self._lower_layers(rewrite, names)
             return
