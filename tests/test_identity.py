@@ -139,7 +139,7 @@ def test_all_that_an_export_imports_or_reads_is_in_its_identity(tmp_path):
     files = {Path(file) for file in json.loads(done.stdout.splitlines()[-1])}
     rewriters = plugin.list_files("remedies")["remedies"]
     imported = [path for path in rewriters if path.name == "rewrite.py"]
-    code = identity.list_code([Path(artifact.__file__), *imported]).union(rewriters)
+    code = identity.list_modules([Path(artifact.__file__), *imported]).union(rewriters)
     looked_up = {*package.glob("plugins/**/__init__.py"), *package.glob("models/zoo/*.py")}
     used = {file for file in files - looked_up if file.suffix not in (".pyc", ".pyi")}
     assert used <= code, f"what an export uses and its identity lacks: {used - code}"

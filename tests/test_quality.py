@@ -189,7 +189,7 @@ def own_run(tmp_path, monkeypatch, own_cache):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("workbench.run.ceilings.SECONDS", 0.002)
     runner = wb.find_runner()
-    run = replace(store.load_run(wb.sample_run()), host=runner.target.describe())
+    run = replace(store.load_run(wb.sample_run()), host=runner.target.outline())
     store.save_run(replace(run, runner=runner.description), tmp_path / "run")
     return tmp_path / "run"
 

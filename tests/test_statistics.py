@@ -29,13 +29,13 @@ from workbench.analysis.speedup import (
 )
 from workbench.analysis.statistics import (
     PREEMPTED_LIMIT,
-    describe,
     find_undisturbed_runs,
     half_width,
     midmean,
     moderate_variances,
     student_quantile,
     student_tail,
+    summarize_times,
     undisturbed_times,
 )
 from workbench.analysis.times import subtract_others
@@ -59,7 +59,7 @@ def test_students_distribution_at_its_limits():
 
 def test_statistics_of_a_known_sample():
     values = [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 100.0]
-    found = describe(values)
+    found = summarize_times(values)
     assert list(found) == STATISTICS.names
     assert found["n"] == 10
     assert found["mean"] == 14.5
@@ -75,7 +75,7 @@ def test_statistics_of_a_known_sample():
 
 @given(times)
 def test_statistics_keep_their_order(values):
-    found = describe(values)
+    found = summarize_times(values)
     order = [found[name] for name in ("min", "p50", "p90", "p95", "p99", "max")]
     assert order == sorted(order)
     assert found["min"] <= found["trimmed_mean"] * (1 + 1e-9)
@@ -85,14 +85,14 @@ def test_statistics_keep_their_order(values):
 
 
 def test_the_latency_is_the_mean_of_the_restarts_midmeans():
-    found = describe([1.0, 2.0, 3.0, 90.0, 4.0, 5.0, 6.0, 7.0], [0] * 4 + [1] * 4)
+    found = summarize_times([1.0, 2.0, 3.0, 90.0, 4.0, 5.0, 6.0, 7.0], [0] * 4 + [1] * 4)
     assert (found["latency"], found["restarts"]) == (4.0, 2)
     assert (found["low"], found["high"]) == pytest.approx((0.0, 4 + 12.7062 * 1.5))
 
 
 def test_no_times():
     with pytest.raises(WorkbenchError, match="no times"):
-        describe([])
+        summarize_times([])
 
 
 @given(st.lists(st.floats(-100, 100), min_size=4, max_size=40), st.floats(1e3, 1e9))

@@ -87,7 +87,7 @@ def _write_timeline(etdump: Path, out: Path | None, baseline: Path | None) -> li
     if target.resolve() in (path.resolve() for path in paths.values()):
         raise UsageError("is a trace to read; write elsewhere", where=target)
     traces = {name: read_etdump(path) for name, path in paths.items()}
-    spans = {name: _describe_spans(traces[name], path) for name, path in paths.items()}
+    spans = {name: _tabulate_spans(traces[name], path) for name, path in paths.items()}
     return [write_perfetto(spans, target)]
 
 
@@ -109,7 +109,7 @@ def _find_sidecar(etdump: Path) -> Layers | None:
     return None
 
 
-def _describe_spans(events: pd.DataFrame, etdump: Path) -> pd.DataFrame:
+def _tabulate_spans(events: pd.DataFrame, etdump: Path) -> pd.DataFrame:
     """The spans of a trace with label, layer, source line and shapes of their operators."""
     from workbench.analysis.attribution import attribute_layers
     from workbench.analysis.layers import add_layers

@@ -209,7 +209,7 @@ class Comparisons:
     @cached_property
     def latencies(self) -> pd.DataFrame:
         """Latency of the others without tracing: ``frames.COMPARISON``."""
-        return tabulate_latencies(self.others)
+        return tabulate_pairs(self.others)
 
     @property
     def answers(self) -> list[str]:
@@ -310,7 +310,7 @@ class Comparisons:
         return ALIGNED.check(table[ALIGNED.names])
 
 
-def tabulate_latencies(pairs: Mapping[str, Comparison]) -> pd.DataFrame:
+def tabulate_pairs(pairs: Mapping[str, Comparison]) -> pd.DataFrame:
     """E2E of comparisons by name, judged as one family: ``frames.COMPARISON``."""
     if not pairs:
         return pd.DataFrame(columns=COMPARISON.names)

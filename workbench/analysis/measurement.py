@@ -499,7 +499,7 @@ class Measurement(Noun):
         """Every operator below the roof: ``frames.ROOFLINE``."""
         if self.roof is None or "flops" not in self.operators:
             return None
-        return roofline.place_operators(
+        return roofline.place_on_roof(
             self.operators, self.roof, roofline.computed_dtype(self.export)
         )
 

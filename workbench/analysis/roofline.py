@@ -68,7 +68,7 @@ def build_roof(ceilings: Ceilings) -> Roof:
     return Roof(peaks, tuple(zip(sizes, best.tolist(), strict=True)), call, ceilings.spread)
 
 
-def place_operators(operators: pd.DataFrame, roof: Roof, dtype: str = "fp32") -> pd.DataFrame:
+def place_on_roof(operators: pd.DataFrame, roof: Roof, dtype: str = "fp32") -> pd.DataFrame:
     """Where every operator of known cost lies below the roof: ``frames.ROOFLINE``.
 
     The least time of a call is the largest of three: its operations at the peak of its dtype, its

@@ -143,7 +143,7 @@ def restart_latencies(latencies: pd.DataFrame, clock: str | None = None) -> pd.S
     return typical_restarts(timed.set_index("process")[[column]] / 1e6)[column]
 
 
-def describe(values_ms: Sequence[float], processes: Sequence[int] = ()) -> dict[str, float]:
+def summarize_times(values_ms: Sequence[float], processes: Sequence[int] = ()) -> dict[str, float]:
     """The statistics of ``frames.STATISTICS`` for one set of times, and the process of each time.
 
     Without processes, all times are of one. The interval is Student's over the restarts; one
@@ -182,7 +182,7 @@ def tabulate_statistics(latencies: pd.DataFrame, clock: str | None = None) -> pd
     rows = []
     for (experiment, threads), part in timed.groupby(["experiment", "threads"], sort=False):
         column = clock or clock_of(part)
-        figures = describe(part[column].to_numpy() / 1e6, part["process"].to_numpy())
+        figures = summarize_times(part[column].to_numpy() / 1e6, part["process"].to_numpy())
         rows.append({"experiment": experiment, "threads": threads, "clock": column, **figures})
     names = ["experiment", "threads", "clock", *STATISTICS.names]
     return STATISTICS.check(pd.DataFrame(rows, columns=names))

@@ -119,13 +119,13 @@ def check_export(options: ExportOptions) -> None:
 
 def check_measure(options: MeasureOptions) -> None:
     """Refuse what no run accepts on any machine, and files that are not there."""
-    from workbench.run.isa import check_name
+    from workbench.run.isa import check_toggle_name
     from workbench.run.sides import check_side
     from workbench.run.targets import open_target
 
     if options.target.partition(":")[0] not in _REACHED:
         open_target(options.target, power=options.power)
-    check_name(options.toggle)
+    check_toggle_name(options.toggle)
     check_label(options.label)
     for text in options.against:
         check_side(text)

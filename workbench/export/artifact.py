@@ -209,7 +209,7 @@ def _write(
         layers=layers.name,
         source=model.source,
         weights=_describe_weights(model),
-        options={name: text for name, text in _describe_options(options, lowered) if text},
+        options={name: text for name, text in _list_options(options, lowered) if text},
         partition=lowered.partition,
         rewrites=lowered.rewrites,
         dependence=lowered.dependence,
@@ -256,7 +256,7 @@ def _describe_weights(model: LoadedModel) -> str:
     return f"{model.weights.name}, SHA-256 {store.sha256_of(model.weights)[:16]}"
 
 
-def _describe_options(options: ExportOptions, lowered: Lowered) -> Iterator[tuple[str, str]]:
+def _list_options(options: ExportOptions, lowered: Lowered) -> Iterator[tuple[str, str]]:
     """The options beside dtype and backend that differ from the default, and what was done."""
     yield "module_dtypes", ", ".join(f"{path}={dtype}" for path, dtype in options.module_dtypes)
     yield "group_size", str(options.group_size) * (options.group_size != GROUP_SIZE)

@@ -37,13 +37,13 @@ def find_cause(
     result: Any = results[output] if isinstance(results, list | tuple) else results
     nodes = _list_needed(module, result)
     if node := _find_unreal(nodes, values, values[result]):
-        return node.name, _describe(node)
+        return node.name, _make_cause(node)
     compared = _list_compared(nodes, values)
     part = cut_out(module, nodes, values, compared)
     wanted = [values[node] for node in compared]
     for node, fidelity in zip(compared, _run(*part, wanted, lower, least_db), strict=True):
         if _is_wrong(fidelity):
-            return node.name, _describe(node, fidelity.sqnr_db)
+            return node.name, _make_cause(node, fidelity.sqnr_db)
     return None
 
 
@@ -105,7 +105,7 @@ def _is_wrong(compared: Fidelity) -> bool:
     return compared.faithful is False and (compared.sqnr_db is not None or bool(unreal))
 
 
-def _describe(node: Node, sqnr_db: float | None = None) -> Cause:
+def _make_cause(node: Node, sqnr_db: float | None = None) -> Cause:
     """The operator that a user wrote, of one that quantises or takes a part of a result."""
     source: Any = node
     while source.target is getitem or "quantize" in schema_name(source.target):

@@ -55,14 +55,14 @@ def versions() -> dict[str, str]:
 
 def hash_code(files: Iterable[Path]) -> str:
     """One hash of some files, and of all modules of the workbench that these import."""
-    return _hash_files(list_code(files))
+    return _hash_files(list_modules(files))
 
 
 def _hash_files(files: Iterable[Path]) -> str:
     return make_key(sorted((file.name, sha256_of(file)) for file in files))
 
 
-def list_code(files: Iterable[Path]) -> set[Path]:
+def list_modules(files: Iterable[Path]) -> set[Path]:
     """Some files, and those of the workbench that they import, directly or not."""
     listed, waiting = set[Path](), list(files)
     while waiting:

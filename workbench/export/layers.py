@@ -53,7 +53,7 @@ def outline_pte(
     """
     try:
         tables = read_pte(data)
-        methods = tuple(map(_describe_method, tables["execution_plan"]))
+        methods = tuple(map(_outline_method, tables["execution_plan"]))
         parts = tuple(list_parts(tables, len(data)))
     except ValueError as error:
         raise StoreError(str(error), where=where, hint="copy or export it again") from None
@@ -89,7 +89,7 @@ def read_interface(program: bytes | memoryview) -> tuple[tuple[Tensor, ...], tup
     """The inputs and the outputs of a program's first method."""
     plan = read_pte(program)["execution_plan"][0]
 
-    def describe(number: int) -> Tensor:
+    def read_tensor(number: int) -> Tensor:
         kind, value = plan["values"][number]["val"]
         if kind != "Tensor":
             return Tensor(kind.lower(), ())
@@ -97,7 +97,7 @@ def read_interface(program: bytes | memoryview) -> tuple[tuple[Tensor, ...], tup
         order = tuple(value["dim_order"])
         return Tensor(tensor.dtype, tensor.shape, dynamic=is_dynamic, dim_order=order)
 
-    return tuple(map(describe, plan["inputs"])), tuple(map(describe, plan["outputs"]))
+    return tuple(map(read_tensor, plan["inputs"])), tuple(map(read_tensor, plan["outputs"]))
 
 
 def count_calls(layers: Layers, kind: str) -> Counter[str]:
@@ -257,7 +257,7 @@ def _calls(plan: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     return [call["instr_args"] or ("", {}) for call in calls]
 
 
-def _describe_method(plan: dict[str, Any]) -> Method:
+def _outline_method(plan: dict[str, Any]) -> Method:
     items: list[tuple[str, Any]] = [item["val"] or ("", None) for item in plan["values"]]
     values = {n: _tensor(value) for n, (kind, value) in enumerate(items) if kind == "Tensor"}
     lists = {
@@ -283,14 +283,14 @@ def _describe_method(plan: dict[str, Any]) -> Method:
             instructions.append(Instruction("kernel", name, inputs, outputs, **costs))
         elif kind == "DelegateCall":
             delegate = entry(plan, "delegates", call["delegate_index"])
-            instructions.append(_describe_delegate(delegate, tensors(call["args"]), values))
+            instructions.append(_outline_delegate(delegate, tensors(call["args"]), values))
         else:
             instructions.append(Instruction(_KINDS.get(kind, "unknown")))
     arenas = tuple(plan["non_const_buffer_sizes"][1:])
     return Method(plan["name"], tuple(instructions), values, arenas)
 
 
-def _describe_delegate(
+def _outline_delegate(
     delegate: dict[str, Any], arguments: tuple[int, ...], values: dict[int, Value]
 ) -> Instruction:
     graph = delegate.get("graph")

@@ -47,19 +47,17 @@ def trace_model(model: LoadedModel) -> TracedModel:
     """Trace a copy of a model as its user wrote it, in its own dtype."""
     with silence(), failure.explain(failure.TRACING, model.origin):
         if model.exported is not None:
-            return _describe_trace(model, model.module, copy_program(model.exported))
+            return _hash_trace(model, model.module, copy_program(model.exported))
         # Tracing computes with no weight: the copy shares them.
         weights = {id(each): each for each in model.module.parameters()}
         module = copy.deepcopy(model.module, weights).eval()
         example = model.traced_inputs or (model.example_inputs, model.kwargs)
         bound = bind_constants(module, *example)
         exported = trace_program(*bound, model.dynamic_shapes, strict=bool(model.metadata))
-    return _describe_trace(model, module, exported)
+    return _hash_trace(model, module, exported)
 
 
-def _describe_trace(
-    model: LoadedModel, module: nn.Module, exported: ExportedProgram
-) -> TracedModel:
+def _hash_trace(model: LoadedModel, module: nn.Module, exported: ExportedProgram) -> TracedModel:
     inputs = _hash_values((model.example_inputs, model.kwargs, model.calibration))
     return TracedModel(
         module, exported, _hash_graph(model, exported), inputs, _hash_lines(exported)

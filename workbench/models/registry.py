@@ -189,7 +189,7 @@ def _locate(path: str, name: str, spec: str) -> ModelName:
     if not path or not name:
         if path and not Path(path).exists():
             raise UsageError("no such file", where=path)
-        modules = list_classes(Path(path), "forward") if path else []
+        modules = list_model_classes(Path(path), "forward") if path else []
         named = " or ".join(":".join(module) for module in modules[:_MOST_NAMED])
         raise UsageError("no model named in the file", where=spec, hint=named or FILE_FORM)
     file = Path(path).resolve()
@@ -228,11 +228,11 @@ def _find_only_model(path: Path) -> tuple[str, str]:
 
     The name is empty if there are several, or none.
     """
-    models = list_classes(path, "get_eager_model", "get_example_inputs")
+    models = list_model_classes(path, "get_eager_model", "get_example_inputs")
     return models[0] if len(models) == 1 else (str(path), "")
 
 
-def list_classes(path: Path, *methods: str) -> list[tuple[str, str]]:
+def list_model_classes(path: Path, *methods: str) -> list[tuple[str, str]]:
     """Files and names of a file's or a folder's classes with these methods; nothing is executed."""
     files = sorted(path.glob("*.py")) if path.is_dir() else [path]
     classes = []

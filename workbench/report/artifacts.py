@@ -15,7 +15,7 @@ from workbench.analysis.ledger import TRACING
 from workbench.analysis.open import open_run
 from workbench.analysis.quality import Row
 from workbench.analysis.run import Comparison, Measurement, Run
-from workbench.analysis.statistics import describe, pick_timed
+from workbench.analysis.statistics import pick_timed, summarize_times
 from workbench.frames import ATTRIBUTION, STATISTICS
 from workbench.plots.tables import to_markdown
 from workbench.records.codec import to_document, to_plain
@@ -311,7 +311,7 @@ def _e2e(times: pd.Series, process: int) -> Mapping[str, Any]:
     """Statistics of ``Method::execute`` in the traced runs of a process, as traced."""
     processes = times.index.get_level_values("process").to_numpy()
     chosen = processes == process
-    return describe(times.to_numpy()[chosen], processes[chosen])
+    return summarize_times(times.to_numpy()[chosen], processes[chosen])
 
 
 def _folder(run_dir: Path) -> str:

@@ -21,7 +21,7 @@ from workbench.analysis.compare_runs import (
     pair_runs,
     split_name,
     suggest_interleaving,
-    tabulate_latencies,
+    tabulate_pairs,
 )
 from workbench.analysis.open import open_run
 from workbench.analysis.run import Comparison
@@ -144,7 +144,7 @@ def judge_pairs(
     *, verdicts: bool,
 ) -> Gate:  # fmt: skip
     """Hold latency, memory and starts of comparisons to limits; with their verdicts if asked."""
-    latencies = tabulate_latencies(pairs).assign(subject=subjects)
+    latencies = tabulate_pairs(pairs).assign(subject=subjects)
     judged = zip(pairs.values(), latencies["outcome"], strict=True)
     texts = [replace(pair.verdict, outcome=outcome).text for pair, outcome in judged if verdicts]
     rows, resources = judge_latencies(latencies, limits), _judge_resources(pairs, limits)

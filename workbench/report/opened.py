@@ -12,7 +12,7 @@ from workbench.analysis.open import open_run
 from workbench.explorer.page import explorer_page
 from workbench.export.etrecord import read_etrecord
 from workbench.export.program import open_program
-from workbench.models.registry import list_classes
+from workbench.models.registry import list_model_classes
 from workbench.plots.map import map_exported, map_source
 from workbench.plots.tables import show_table
 from workbench.plots.views import show
@@ -40,7 +40,7 @@ def write_code(path: Path) -> str:
         return ""
     name = path.name
     if path.suffix == ".py":
-        classes = list_classes(path, "forward") or list_classes(path, "get_eager_model")
+        classes = list_model_classes(path, "forward") or list_model_classes(path, "get_eager_model")
         if not classes:
             return ""
         name = f"{name}:{classes[-1][1]}"

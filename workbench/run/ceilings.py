@@ -181,7 +181,7 @@ def trusted_target(run: RunRecord, run_dir: Path) -> str:
 
 def _check_device(run: RunRecord, run_dir: Path, runner: Runner) -> None:
     """UsageError if a run was not made where a runner runs."""
-    here = device_of(runner.target.describe(), runner.description)
+    here = device_of(runner.target.outline(), runner.description)
     then = device_of(run.host, run.runner)
     if here != then:
         raise UsageError(
@@ -238,7 +238,7 @@ def measure_ceilings(
                 times += [before.ms, before.ms * (1 + before.spread)]
             best, second, *_ = sorted(times)
             peaks[probe.file] = replace(probe, ms=best, spread=second / best - 1)
-    device = device_of(runner.target.describe(), runner.description)
+    device = device_of(runner.target.outline(), runner.description)
     measured = tuple(peaks.values())
     return Ceilings(device["cpu"], device["runner"], isa, threads, timestamp(), measured)
 

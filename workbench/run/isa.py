@@ -116,7 +116,7 @@ def find_levels(isa: Isa) -> tuple[str, ...]:
     return tuple(reversed(seen.values()))
 
 
-def check_name(name: str, named: Iterable[str] = ()) -> None:
+def check_toggle_name(name: str, named: Iterable[str] = ()) -> None:
     """UsageError if no CPU has a toggle of that name; ``named`` are those that the error names."""
     every = {toggle.name for toggles in TOGGLES.values() for toggle in toggles}
     if name not in (*every, "auto", "none"):
@@ -128,7 +128,7 @@ def resolve_toggle(name: str, isa: Isa) -> Toggle:
     by_name = {toggle.name: toggle for toggle in TOGGLES.get(isa.arch, ())}
     present = [toggle for toggle in by_name.values() if toggle.feature in isa.features]
     elsewhere = {toggle.name: toggle for toggles in TOGGLES.values() for toggle in toggles}
-    check_name(name, by_name)
+    check_toggle_name(name, by_name)
     if name == "none" or (name == "auto" and not (present and isa.self_check == "ok")):
         return Toggle("none", "native", "native")
     _check_layout(isa)

@@ -180,7 +180,7 @@ def begin_run(plan: Plan, programs: Sequence[Program], runner: Runner) -> RunRec
         state="incomplete",
         started=timestamp(),
         finished="",
-        host=runner.target.describe(),
+        host=runner.target.outline(),
         runner=runner.description,
         versions={**versions, "python": platform.python_version()},
         missing={"tested version": untested} if untested else {},
@@ -209,7 +209,7 @@ def find_run(plan: Plan, runner: Runner, root: Path, state: str) -> Path | None:
     Its programs may have moved.
     """
     runs = find_runs(root)
-    here = runner.target.describe() if runs else {}
+    here = runner.target.outline() if runs else {}
     for run_dir in reversed(runs):
         with contextlib.suppress(WorkbenchError):  # an unreadable run cannot continue
             run = load_run(run_dir)

@@ -104,7 +104,7 @@ class Attempt:
         core = target.core(step.threads, step.restart)
         return cls(step, experiments, core, traces, batches)
 
-    def describe(self, run_dir: Path) -> list[Session]:
+    def to_sessions(self, run_dir: Path) -> list[Session]:
         """What was measured of the sessions that were started, as the manifest has it."""
         described = []
         for (name, traced), batches in self.batches.items():
@@ -144,7 +144,7 @@ def attempt_step(recorder: RunRecorder, step: Step) -> None:
             _collect(recorder, attempt)
         attempt.complete = True
     finally:
-        recorder.add_sessions(attempt.describe(recorder.run_dir))
+        recorder.add_sessions(attempt.to_sessions(recorder.run_dir))
 
 
 def _start(recorder: RunRecorder, attempt: Attempt, stack: contextlib.ExitStack) -> None:

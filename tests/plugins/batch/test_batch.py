@@ -30,8 +30,8 @@ from workbench.plugins.batch.page import (
     EMPTY,
     PORTFOLIO,
     Portfolio,
+    list_rows,
     render_index,
-    tabulate_run,
     write_csv,
 )
 from workbench.records.codec import to_json
@@ -389,7 +389,7 @@ def test_an_open_cell_says_what_happens_to_it(doing, text):
 def test_emulated_rows_have_no_times(tmp_path):
     times = {"a": 6.0, "b": 3.0}
     run = open_made_run(tmp_path / "run", times, traced=1, changes={"emulated": True})
-    rows = tabulate_run(run)
+    rows = list_rows(run)
     assert [row["speedup"] or row["latency_ms"] for row in rows] == [None] * 2
     page = render_index(Portfolio({}, (make_cell(state="done", rows=rows),), ""))
     assert "emulated: no times" in page
@@ -400,9 +400,7 @@ def test_emulated_rows_have_no_times(tmp_path):
 def test_a_measurement_has_a_row_for_each_of_its_comparisons(tmp_path):
     pairs, times = (("a", "b"), ("c", "b")), {"a": 6.0, "b": 3.0, "c": 1.5}
     changes = {"starts": (make_start("a"),)}
-    rows = tabulate_run(
-        open_made_run(tmp_path / "run", times, pairs=pairs, traced=1, changes=changes)
-    )
+    rows = list_rows(open_made_run(tmp_path / "run", times, pairs=pairs, traced=1, changes=changes))
     assert [(row["experiment"], row["against"]) for row in rows] == [
         *(("a", None), ("b", "a"), ("b", "c"), ("c", None)),
     ]
@@ -413,11 +411,11 @@ def test_a_measurement_has_a_row_for_each_of_its_comparisons(tmp_path):
 
 def test_a_row_says_where_the_time_goes_or_why_not():
     run = wb.open_run(wb.sample_run("mobilenet_v3_small"))
-    rows = tabulate_run(run)
+    rows = list_rows(run)
     before, after = rows[0], next(row for row in rows if row["against"])
     assert after["bottleneck"] == max(after["shares"], key=after["shares"].get) == "GEMM"
     assert after["finding"] and after["gain"] and not before["finding"]
-    emulated = tabulate_run(wb.open_run(wb.sample_run("toy_cnn")))[-1]
+    emulated = list_rows(wb.open_run(wb.sample_run("toy_cnn")))[-1]
     assert emulated["unknown"] == "emulated: no times"
     cells = [
         Cell(model, model, "fp32", "host", "auto", model, state="done", rows=(before, row), run="r")

@@ -323,8 +323,15 @@ def test_a_metric_scores_the_outputs_or_fails_in_one_line(tmp_path):
     for name in ("bad", "nan", "missing"):
         with pytest.raises(WorkbenchError, match="the metric"):
             call_metric(f"{file}:{name}", [])
-    with pytest.raises(UsageError, match="no such file"):
-        call_metric("nowhere.py:score", [])
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [("--metric=nowhere.py:score", "no such file"), ("--only-dtype=int3", "unknown dtype 'int3'")],
+)
+def test_what_no_search_accepts_is_refused_at_once(cli, option, words):
+    code, _, err = cli("optimize", "toy_cnn", option)
+    assert code == 2 and words in err and len(err.splitlines()) == 1
 
 
 # --- the search, with exports and measurements that are made up ----------------------------------

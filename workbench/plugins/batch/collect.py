@@ -7,7 +7,7 @@ from pathlib import Path
 from workbench import Run, open_run
 from workbench.api import Table, show_note, to_plain
 from workbench.plugins.batch.matrix import Cell, Matrix
-from workbench.plugins.batch.page import Portfolio, render_index, tabulate_run
+from workbench.plugins.batch.page import Portfolio, list_rows, render_index
 
 _FRAME = (
     '<iframe title="Batch" sandbox="allow-scripts" width="100%" height="{}" srcdoc="{}"></iframe>'
@@ -38,4 +38,4 @@ def _make_cell(run: Run) -> Cell:
     plan, export = run.record.plan, run.subject.export
     dtype = export.dtype if export else ""
     return Cell(run.model, run.model, dtype, plan.target, plan.toggle or "none", run.model,
-                state="done", rows=tabulate_run(run))  # fmt: skip
+                state="done", rows=list_rows(run))  # fmt: skip

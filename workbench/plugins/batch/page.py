@@ -89,7 +89,7 @@ def recall_cells(cells: Iterable[Cell], matrix: Matrix, folder: Path) -> list[Ce
     return [last.get(cell.name, cell) for cell in cells]
 
 
-def tabulate_run(run: Run) -> tuple[dict[str, Any], ...]:
+def list_rows(run: Run) -> tuple[dict[str, Any], ...]:
     """A row for each comparison of each measurement, at least one; emulated ones have no times."""
     rows = []
     for m in run.measurements:

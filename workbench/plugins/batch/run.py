@@ -35,7 +35,7 @@ from workbench.jobs import (
     write_artifacts,
 )
 from workbench.plugins.batch.matrix import HOST, Cell, Matrix, plan_cells, read_matrix, select_cells
-from workbench.plugins.batch.page import Portfolio, publish, recall_cells, tabulate_run
+from workbench.plugins.batch.page import Portfolio, list_rows, publish, recall_cells
 
 if TYPE_CHECKING:
     from distributed import Client, Future, SpecCluster
@@ -314,7 +314,7 @@ def report_cell(task: Task, progress: Progress) -> dict[str, Any]:
     checks = run.checks
     failures = checks[checks["status"] == "fail"]
     problem = "; ".join(failures["check"] + ": " + failures["evidence"])
-    fields = {"report": f"{name}/report.html", "rows": tabulate_run(run)}
+    fields = {"report": f"{name}/report.html", "rows": list_rows(run)}
     return {"state": "done", "problem": problem, **fields}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from workbench import ExportOptions, MeasureOptions
+from workbench import ExportOptions
 from workbench.api import Output, check_request, command, options_of, show_progress
 from workbench.jobs import parse_name
 from workbench.plugins.optimize.options import OptimizeOptions
@@ -42,7 +42,8 @@ def optimize(
     The export options describe the baseline. After an interruption, run the same command again:
     what was exported and measured is found. Exit code 1 if nothing helped.
     """
-    check_request([model], export, MeasureOptions(target=optimize.target))
+    check_request([model], export)
+    optimize.check()
     from workbench import show
     from workbench.jobs import default_root
     from workbench.plugins.optimize.search import FOLDER, RECIPE

@@ -1,8 +1,10 @@
 """What to search for."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
-from workbench.api import Options, option
+from workbench import ExportOptions, MeasureOptions
+from workbench.api import Options, UsageError, check_request, option
 
 
 @dataclass(frozen=True)
@@ -36,3 +38,13 @@ class OptimizeOptions(Options):
         (), "A shared library that registers operators which the program needs.", metavar="FILE"
     )
     timeout_s: float = option(120.0, "Seconds for one answer of a runner.", name="timeout")
+
+    def check(self) -> None:
+        """Refuse what no search accepts, before PyTorch is imported."""
+        check_request(measure=MeasureOptions(target=self.target, ops=self.ops))
+        for dtype in self.dtypes:
+            check_request(export=ExportOptions(dtype=dtype))
+        file, _, name = self.metric.rpartition(":")
+        if self.metric and not (name and Path(file).is_file()):
+            hint = "path/to/file.py:NAME"
+            raise UsageError("no such file", where=f"--metric {self.metric}", hint=hint)

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from workbench import ExportOptions, Program, WorkbenchError, load_model
-from workbench.api import UsageError
 from workbench.graphs import LoadedModel, reason
 from workbench.jobs import compare_samples, run_file
 
@@ -41,8 +40,6 @@ def score_program(
 def call_metric(metric: str, outputs: list[list[Any]]) -> float:
     """The score that a user's function gives to outputs."""
     file, _, name = metric.rpartition(":")
-    if not Path(file).is_file():
-        raise UsageError("no such file", where=f"--metric {metric}", hint="path/to/file.py:NAME")
     try:
         score = float(getattr(run_file(Path(file)), name)(outputs))
     except Exception as error:  # the user's code may raise anything

@@ -113,6 +113,7 @@ def optimize(
     >>> study.conclusion  # doctest: +SKIP
     '01-int8: 2.31x faster than the baseline (95 % interval 2.24-2.39), SQNR 31.2 dB, 0.1 MB'
     """
+    options.check()
     export = apply_recipe(export)
     (given,) = list_subjects(model)
     subject = given if isinstance(given, Program) else None

@@ -62,7 +62,7 @@ def make_file(
         if suffix == ".onnx":
             _export_onnx(path, graph, program.model, described)
         else:
-            _describe_graph(graph, described)
+            _record_graph(graph, described)
         return described
 
     return Side.keep(path, program, make)
@@ -113,11 +113,11 @@ def _export_onnx(path: Path, graph: ExportedProgram, model: str, described: Grap
             f"PyTorch cannot export it to ONNX: {reason(error)}", where=model
         ) from None
     nodes = onnx.load(path, load_external_data=False).graph.node
-    numbers = _describe_onnx(nodes, described)
-    described.events = _describe_fusion(path, nodes, numbers)
+    numbers = _record_onnx(nodes, described)
+    described.events = _record_fusion(path, nodes, numbers)
 
 
-def _describe_onnx(nodes: Sequence[Any], described: Graph) -> list[tuple[int, ...]]:
+def _record_onnx(nodes: Sequence[Any], described: Graph) -> list[tuple[int, ...]]:
     """Describe an ONNX graph; returns the numbers of operators by the position of a node.
 
     A convolution that has absorbed a batch norm carries its metadata; its weight has the name of
@@ -153,7 +153,7 @@ def _list_readers(nodes: Sequence[Any]) -> Mapping[str, set[int]]:
     return readers
 
 
-def _describe_fusion(
+def _record_fusion(
     path: Path, nodes: Sequence[Any], numbers: Sequence[tuple[int, ...]]
 ) -> dict[str, tuple[int, ...]]:
     """The origins of every operator that ONNX Runtime makes of a model, by what it logs.
@@ -212,7 +212,7 @@ def _type_of(label: str) -> str:
     return label.partition(" ")[0].removeprefix("Fused")
 
 
-def _describe_graph(graph: ExportedProgram, described: Graph) -> None:
+def _record_graph(graph: ExportedProgram, described: Graph) -> None:
     """Describe the operators of a graph."""
     for node in graph.module(check_guards=False).graph.nodes:  # type: ignore[operator]
         if node.op == "call_function":

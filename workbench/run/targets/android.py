@@ -49,10 +49,10 @@ class Android(Remote):
         """The adb command that runs a shell script on the device."""
         return ["adb", "-s", self.serial, "shell", "-T", script]
 
-    def describe(self) -> dict[str, Any]:
+    def outline(self) -> dict[str, Any]:
         """The description of a Linux machine, and the device's make, SoC and Android release."""
         script = "\n".join(f"echo @{key}; getprop {name}" for key, name in _PROPERTIES.items())
-        return {**super().describe(), **self.probe(script), "power": self.power}
+        return {**super().outline(), **self.probe(script), "power": self.power}
 
     @contextmanager
     def prepared(self) -> Iterator[None]:

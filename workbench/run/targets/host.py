@@ -141,7 +141,7 @@ class Host:
         """Whether it can still be reached."""
         return True
 
-    def describe(self) -> dict[str, Any]:
+    def outline(self) -> dict[str, Any]:
         """CPU, cores, memory, kernel, frequency governor and load, as far as they are known."""
         facts = self.probe(FACTS)  # the load changes
         memory = re.search(r"MemTotal:\s*(\d{1,15}) kB", facts["meminfo"])

@@ -43,9 +43,9 @@ class Qemu(Host):
         """The local command that runs ``argv`` on the emulated CPU."""
         return [str(self.emulator), "-cpu", PROPERTIES.get(self.cpu, self.cpu), *argv]
 
-    def describe(self) -> dict[str, Any]:
+    def outline(self) -> dict[str, Any]:
         """The emulated CPU, the emulator, and the machine that it runs on."""
-        host, version = HOST.describe(), ".".join(map(str, qemu_version(self.emulator)))
+        host, version = HOST.outline(), ".".join(map(str, qemu_version(self.emulator)))
         names = {"cpu": f"{self.cpu} of QEMU {version}", "machine": MACHINE}
         return {**host, **names, "emulated_on": f"{host['cpu']} ({host['machine']})"}
 
