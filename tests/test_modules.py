@@ -105,7 +105,7 @@ def test_a_finding_of_a_cell_s_module_names_the_magic_and_the_next_step():
     finding = run.opportunities[0]
     assert finding.command == "%workbench export net x --rewrite functions"
     assert advise_next(run.subject, [finding]).startswith(f"run.apply('{finding.id}')")
-    assert advise_next(run.subject, []).endswith("wb.profile([before, after], x)")
+    assert advise_next(run.subject, []).endswith("wb.profile([net, changed], x)")
 
 
 @needs("remedies")
@@ -123,6 +123,27 @@ def test_a_trial_that_showed_nothing_is_tried_again_where_the_module_is(tmp_path
     else:
         call = f'wb.check_findings(run, net, x, finding="{finding.id}", budget_s=60)'
         assert finding.command == call
+
+
+@pytest.mark.whole
+def test_the_next_step_has_the_names_that_a_notebook_uses(quick, shell, capsys, monkeypatch):
+    net, image = Net(), torch.ones(1, 4)
+    for name, thing in {"tiny": net, "image": image}.items():
+        monkeypatch.setattr(sys.modules["__main__"], name, thing, raising=False)
+    shell.user_ns["mine"] = wb.profile(net, image, **quick)
+    shell.run_cell("%load_ext workbench\n%workbench findings mine\n%workbench analyze mine")
+    out = capsys.readouterr().out
+    first, second = re.findall("next: (.*)", out)
+    assert first.startswith("mine.apply(") or first.endswith("wb.profile([tiny, changed], image)")
+    assert second == "%workbench report mine"
+    assert set(re.findall("%workbench (?:export|profile) (\\w+ \\w+)", out)) <= {"tiny image"}
+
+
+def test_a_program_is_no_run(tmp_path):
+    (tmp_path / "net.pte").write_bytes(b"")
+    command = [sys.executable, "-m", "workbench", "compare", str(tmp_path / "net.pte")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "not measured yet -> workbench profile" in done.stderr
 
 
 def test_the_next_step_of_a_registered_model_is_a_command():

@@ -81,9 +81,13 @@ def run_magic(shell: InteractiveShell, line: str, cell: str | None = None) -> ob
         makes = name in _MAKERS or getattr(command, "maker", None)
         if command and makes and "--help" not in words:
             return _make(command, arguments, options)
-        plain = [str(value.path if isinstance(value, Run) else value) for value in arguments]
+        files = (value.path if isinstance(value, Run | Program) else value for value in arguments)
+        plain = [str(each) for each in files]
+        given = zip(plain, [words[place] for place in places], strict=True) if cell is None else ()
         with contextlib.redirect_stderr(sys.stdout):  # which a notebook would show in red
-            workbench.main([name, *options, *plain], "%workbench", standalone_mode=False)
+            workbench.main(
+                [name, *options, *plain], "%workbench", standalone_mode=False, obj=dict(given)
+            )
     except click.ClickException as error:
         raise MagicError(printable(error.format_message())) from None
     return None

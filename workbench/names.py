@@ -1,6 +1,7 @@
 """Names that people give: variables, labels of runs, and notes."""
 
 import inspect
+import sys
 from collections.abc import Mapping, Sequence
 
 from workbench.errors import UsageError
@@ -33,6 +34,12 @@ def find_variables(things: Sequence[object]) -> list[str]:
         return [""] * len(things)
     scopes = [frame.f_locals, frame.f_globals]
     return [_find_variable(thing, scopes) for thing in things]
+
+
+def name_in_main(thing: object, otherwise: str) -> str:
+    """A variable of the notebook, or of the script that runs, that holds a thing."""
+    held = vars(sys.modules["__main__"]).items()
+    return next((name for name, value in held if value is thing and name[0] != "_"), otherwise)
 
 
 def _find_variable(thing: object, scopes: Sequence[Mapping[str, object]]) -> str:

@@ -21,6 +21,7 @@ from workbench.cli.options import (
     call,
     command,
     read_value,
+    variables,
     with_limits,
 )
 from workbench.errors import UsageError
@@ -199,7 +200,8 @@ def findings(
         lines.append(f"together: {' '.join(describe_potential(measurement.potential))}")
     if together := combine_remedies(measurement, opportunities):
         lines.append(f"all rewrites: {together}")
-    step = advise_next(measurement, opportunities)
+    variable = (variables() or {}).get(str(run_dir), "")
+    step = advise_next(measurement, opportunities, variable)
     return Output(lines if measurement.sidecar else [*lines, NO_PROGRAM], record, step=step)
 
 

@@ -5,6 +5,7 @@ What works is looked at again where it is used; here, nothing of pandas or PyTor
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -38,8 +39,8 @@ class Existing(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The path."""
-        if _is_run(ctx) and not Path(value).exists():
-            raise UsageError("no such file or folder", where=value)
+        if _is_run(ctx):
+            check_recorded(Path(value))
         return super().convert(value, param, ctx)
 
 
@@ -51,12 +52,23 @@ class Measured(click.ParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The text as it is."""
         folder, _, rest = value.partition(":")
-        if Path(value).exists() or not _is_run(ctx):
+        if not _is_run(ctx):
             return value
-        if not Path(folder).exists():
-            raise UsageError("no such file or folder", where=value)
+        if Path(value).exists():
+            check_recorded(Path(value))
+            return value
+        check_recorded(Path(folder))
         check_experiment(Path(folder), rest.partition(":")[0])
         return value
+
+
+def check_recorded(path: Path) -> None:
+    """Refuse what is not there, and a program, where something recorded is wanted."""
+    if not path.exists():
+        raise UsageError("no such file or folder", where=path)
+    if path.suffix == ".pte":
+        hint = f"workbench profile {shlex.quote(str(path))}"
+        raise UsageError("is a program, which was not measured yet", where=path, hint=hint)
 
 
 def _is_run(ctx: click.Context | None) -> bool:

@@ -281,17 +281,17 @@ JSON = "--json"
 class Output:
     """What a command returns: ``lines`` for people, ``record`` for programs.
 
-    The record may be filled while lines are generated. ``notes`` and ``step``, what to do next, go
-    to stderr. ``failures`` are what the command promised and could not make, each with its next
-    step; they may be added meanwhile, are said last, and make the exit code 1. ``then`` runs after
-    the output.
+    The record may be filled while lines are generated. ``notes`` and ``step``, what to do next or
+    what says so afterwards, go to stderr. ``failures`` are what the command promised and could not
+    make, each with its next step; they may be added meanwhile, are said last, and make the exit
+    code 1. ``then`` runs after the output.
     """
 
     lines: Iterable[object]
     record: Mapping[str, Any]
     exit_code: int = 0
     then: Callable[[], None] | None = None
-    step: str = ""
+    step: str | Callable[[], str] = ""
     notes: tuple[str, ...] = ()
     failures: list[str] = field(default_factory=list)
 
@@ -357,8 +357,9 @@ class Command(click.Command):
                 click.echo(to_document({**result.record, **failures}), output(), nl=False)
         for note in (*result.notes, *newer):
             say(note)
-        if result.step and not as_json and not result.failures:
-            say(f"next: {result.step}")
+        step = result.step if isinstance(result.step, str) else result.step()
+        if step and not as_json and not result.failures:
+            say(f"next: {step}")
         for failure in result.failures:
             say(f"error: {failure}")
         if result.then:
@@ -378,8 +379,16 @@ command = functools.partial(click.command, cls=Command)
 
 
 def call(name: str, *words: object) -> str:
-    """A command line of the workbench, quoted for a shell."""
-    return f"workbench {name} {shlex.join(map(str, words))}"
+    """A command line of the workbench, quoted for a shell; in a notebook, that of the magic."""
+    names = variables()
+    magic = "%" if names is not None else ""
+    return f"{magic}workbench {name} {shlex.join((names or {}).get(str(w), str(w)) for w in words)}"
+
+
+def variables() -> dict[str, str] | None:
+    """Of the magic, the notebook's variables by the paths of the runs that they hold; else None."""
+    context = click.get_current_context(silent=True)
+    return context.find_root().obj if context else None
 
 
 def outline_error(error: BaseException, exit_code: int) -> dict[str, Any]:

@@ -55,7 +55,7 @@ def doctor() -> Output:
     ready = all(finding.status != "fail" for finding in findings)
     if not ready:
         click.echo("error: this machine cannot profile models -> fix what says `fail`", err=True)
-    step = call("profile", "toy_cnn") if ready else ""
+    step = call("profile", "mobilenet_v3_small") if ready else ""
     return Output(lines, {"ready": ready, "findings": findings}, exit_code=not ready, step=step)
 
 
@@ -190,7 +190,7 @@ def profile(
         workflow.profile, export=export, measure=measure, categories=categories, root=out,
         report=True,
     )  # fmt: skip
-    profiles, failures = list[dict[str, Any]](), list[str]()
+    profiles, made, failures = list[dict[str, Any]](), list[Path](), list[str]()
 
     def profile_each() -> Iterator[object]:
         for model in models:
@@ -200,13 +200,16 @@ def profile(
                     model, progress=progress, answer=answer.print, tried=answer.print_trial
                 )
             yield from _report_profile(profiled, answer, profiles, failures)
+            made.append(profiled.path)
             if apply:
                 applied = apply_findings(profiled, apply, model)
                 profiles.append({**applied.record})
                 yield from applied.lines
 
-    step = "open the report in a browser; `workbench findings RUN` lists every finding"
-    return Output(profile_each(), {"profiles": profiles}, step=step, failures=failures)
+    def list_next() -> str:
+        return "; ".join(call("findings", path) for path in made)
+
+    return Output(profile_each(), {"profiles": profiles}, step=list_next, failures=failures)
 
 
 def _report_profile(

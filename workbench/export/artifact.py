@@ -278,6 +278,8 @@ class _Exported:
 
 #: By the graph.
 _EXPORTED: dict[str, _Exported] = {}
+#: Lowered programs that were given, by the hashes of their files.
+_LOWERED: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 #: Models by their graphs, while `keep_models` keeps them.
 _KEPT: ContextVar[dict[str, LoadedModel] | None] = ContextVar("kept", default=None)
 
@@ -310,6 +312,16 @@ def keep_models() -> Iterator[None]:
         yield
     finally:
         _KEPT.reset(token)
+
+
+def remember_lowered(sha256: str, made: Any) -> None:
+    """Remember a lowered program by the hash of its file, while somebody uses it."""
+    _LOWERED[sha256] = made
+
+
+def recall_lowered(sha256: str) -> Any | None:
+    """What this process was given as the lowered program of this hash; None if it is gone."""
+    return _LOWERED.get(sha256)
 
 
 def recall_loaded(graph: str) -> LoadedModel | None:

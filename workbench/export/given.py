@@ -22,7 +22,12 @@ from torch.export import ExportedProgram
 from workbench import store
 from workbench.errors import UsageError, WorkbenchError
 from workbench.export import in_place
-from workbench.export.artifact import check_rewrites, export_model, write_inputs
+from workbench.export.artifact import (
+    check_rewrites,
+    export_model,
+    remember_lowered,
+    write_inputs,
+)
 from workbench.export.layers import outline_program, read_interface
 from workbench.export.program import Program, find_data
 from workbench.export.rewriter import Changes, find_rewriter
@@ -133,6 +138,7 @@ def write_program(
         raise UsageError("computes nothing", where="the program", hint="lower a method of a model")
     method = layers.methods[0]
     name, sha256 = store.safe_name(name_model(method)), hashlib.sha256(data).hexdigest()
+    remember_lowered(sha256, given)
     exported = _find_exported(made)
     if exported and (same := _export_again(exported, sha256, inputs, root)):
         _GRAPHS[given] = exported

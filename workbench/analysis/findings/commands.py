@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from workbench.analysis.findings.complete import complete_command
+from workbench.analysis.findings.complete import complete_command, find_names, is_lowered_here
 from workbench.analysis.findings.finding import Finding
 from workbench.analysis.run import Measurement
 from workbench.options import ExportOptions
@@ -35,7 +35,7 @@ def write_command(m: Measurement, verb: str = "export", **changes: Any) -> str:
         settings |= {"rewrite": m.export.rewrite}
     settings |= changes
     if m.in_script:
-        return _call(verb, {name: settings[name] for name in _ALL}, default)
+        return _call(m, verb, {name: settings[name] for name in _ALL}, default)
     words = ["workbench", verb, "MODEL"]
     for name in _VALUES:
         if settings[name] and (settings[name] != default[name] or name in changes):
@@ -56,12 +56,12 @@ def write_command(m: Measurement, verb: str = "export", **changes: Any) -> str:
     return " ".join(words)
 
 
-def _call(verb: str, settings: dict[str, Any], default: dict[str, Any]) -> str:
+def _call(m: Measurement, verb: str, settings: dict[str, Any], default: dict[str, Any]) -> str:
     """``wb.export_model(net, x, wb.ExportOptions(dtype='int8'))``."""
     given = {name: tuple(v) if isinstance(v, list) else v for name, v in settings.items()}
     others = ", ".join(f"{name}={v!r}" for name, v in given.items() if v and v != default[name])
     options = f", wb.ExportOptions({others})" if others else ""
-    return f"wb.{_CALLS[verb]}(net, x{options})"
+    return f"wb.{_CALLS[verb]}({find_names(m).arguments}{options})"
 
 
 def _join(value: Any) -> str:
@@ -101,15 +101,24 @@ def combine_remedies(m: Measurement, findings: Sequence[Finding]) -> str:
     return complete_command(m, write_command(m, rewrite=(*m.export.rewrite, *names)))
 
 
-def advise_next(m: Measurement, findings: Sequence[Finding]) -> str:
-    """What to do once findings are read: measure the first remedy on the whole, or an edit."""
+def advise_next(m: Measurement, findings: Sequence[Finding], run: str = "") -> str:
+    """What to do once findings are read: measure the first remedy on the whole, or an edit.
+
+    ``run`` is the variable of a notebook that holds the run.
+    """
+    if is_lowered_here(m):
+        names = find_names(m)
+        return f"lower another one, then: wb.profile([{names.module}, other], {names.given})"
     if m.export is None:
         return complete_command(m, "change it, then: workbench run MODEL.pte --against NEW.pte")
     options = (f for f in findings if f.is_option and not (f.by_hand or f.is_hopeless))
     first = next(options, None)
+    if (m.is_given or run) and first:
+        run = run or find_names(m).run
+        return f"{run}.apply({first.id!r}) measures the whole with the remedy"
     if m.is_given:
-        edit = "change the module, then: wb.profile([before, after], x)"
-        return f"run.apply({first.id!r}) measures the whole with the remedy" if first else edit
+        names = find_names(m)
+        return f"change a copy, then: wb.profile([{names.module}, changed], {names.given})"
     if first is None:
         return complete_command(m, "change the model, then: workbench profile MODEL")
     return complete_command(m, f"workbench findings RUN_DIR --apply {first.id} --model MODEL")

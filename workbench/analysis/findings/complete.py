@@ -4,15 +4,57 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from workbench.analysis.findings.finding import Change, Finding
+from workbench.names import name_in_main
 from workbench.store import artifacts_dir
 
 if TYPE_CHECKING:
     from workbench.analysis.measurement import Measurement
+
+
+@dataclass(frozen=True)
+class Names:
+    """What a notebook or a script calls a module, or a lowered program, its inputs and its run."""
+
+    module: str = "net"
+    inputs: tuple[str, ...] = ("x",)
+    run: str = "run"
+
+    @property
+    def given(self) -> str:
+        """The inputs as a call takes them."""
+        return f"({', '.join(self.inputs)})" if len(self.inputs) > 1 else self.inputs[0]
+
+    @property
+    def arguments(self) -> str:
+        """The module and its inputs as a call takes them."""
+        return f"{self.module}, {self.given}"
+
+
+def find_names(m: Measurement) -> Names:
+    """The variables of this process that hold what was measured, or the usual names."""
+    from workbench.export.artifact import recall_lowered, recall_model
+
+    run = name_in_main(m.run, Names.run)
+    if m.export is None:
+        return Names(name_in_main(recall_lowered(m.program.sha256), "manager"), run=run)
+    module, inputs = recall_model(m.export.graph) or (None, None)
+    given = inputs if isinstance(inputs, tuple | list) and inputs else (inputs,)
+    usual = ("x",) if len(given) == 1 else tuple(f"x{n}" for n in range(1, len(given) + 1))
+    known = () if isinstance(inputs, dict) else zip(given, usual, strict=True)
+    names = tuple(name_in_main(each, name) if each is not None else name for each, name in known)
+    return Names(name_in_main(module, Names.module), names or usual, run)
+
+
+def is_lowered_here(m: Measurement) -> bool:
+    """Whether this process was given its program as a lowered one."""
+    from workbench.export.artifact import recall_lowered
+
+    return m.export is None and recall_lowered(m.program.sha256) is not None
 
 
 def complete_finding(m: Measurement, finding: Finding) -> Finding:
@@ -28,28 +70,33 @@ def complete_finding(m: Measurement, finding: Finding) -> Finding:
         if m not in m.run.subjects[:1]:
             again += f" --experiment {m.name} --threads {m.threads}"
         again += f" --check {finding.id}" + ("" if untried else " --budget 1m")
+        names = find_names(m) if m.is_given else Names()
         command = complete_command(m, again)
         command = f"%{command}" if m.is_given else command
         if m.in_script:
             budget = "" if untried else ", budget_s=60"
-            command = f'wb.check_findings(run, net, x, finding="{finding.id}"{budget})'
+            call = f'{names.run}, {names.arguments}, finding="{finding.id}"{budget}'
+            command = f"wb.check_findings({call})"
     return replace(finding, command=command, code=code)
 
 
 def complete_command(m: Measurement, command: str) -> str:
     """A command with its run and program for ``RUN_DIR``, ``MODEL.pte`` and ``MODEL``."""
-    if m.is_given and re.search(r"MODEL(?![.]pte)", command):
-        if m.in_script:
-            return command.replace("workbench profile MODEL", "wb.profile(net, x)")
+    asks_model = re.search(r"MODEL(?![.]pte)", command)
+    if asks_model and (m.is_given or is_lowered_here(m)):
+        names = find_names(m) if m.is_given else Names()
+        if m.in_script or not m.is_given:
+            return command.replace("workbench profile MODEL", f"wb.profile({names.arguments})")
         # A module of a notebook: the magic takes it, and its inputs, by their names there.
-        return re.sub("^workbench", "%workbench", command).replace("MODEL", "net x")
+        words = " ".join((names.module, *names.inputs))
+        return re.sub("^workbench", "%workbench", command).replace("MODEL", words)
     folder, planned = m.run.path.resolve(), Path(m.program.pte or "MODEL.pte")
     is_below = folder.is_relative_to(Path.cwd())
     places = planned, artifacts_dir(m.run.path.parent.parent) / planned.name
-    names = {
+    values = {
         "RUN_DIR": str(folder.relative_to(Path.cwd()) if is_below else folder),
         "MODEL.pte": str(next(filter(Path.is_file, places), planned)),
         "MODEL": m.spec or "MODEL",
     }
-    placeholders = "|".join(map(re.escape, names))
-    return re.sub(placeholders, lambda match: shlex.quote(names[match[0]]), command)
+    placeholders = "|".join(map(re.escape, values))
+    return re.sub(placeholders, lambda match: shlex.quote(values[match[0]]), command)
