@@ -49,11 +49,18 @@ from workbench.analysis.use import Use, describe_use, use_latency, use_parts
 from workbench.emulation import frame_property, mark_frame
 from workbench.errors import StoreError
 from workbench.export.layers import resize
-from workbench.models.registry import list_models
 from workbench.options import RUNTIMES
 from workbench.records.exports import Export, Identity
 from workbench.records.layers import Layers, Method
-from workbench.records.runs import GIVEN, Experiment, Phase, PlannedProgram, Session, Start
+from workbench.records.runs import (
+    EXPORTED,
+    GIVEN,
+    Experiment,
+    Phase,
+    PlannedProgram,
+    Session,
+    Start,
+)
 from workbench.records.trials import Scope, Trial
 from workbench.trace import samples
 from workbench.trace.etdump import read_etdump
@@ -588,7 +595,7 @@ class Measurement(Noun):
         export = self.export
         if export is None or export.spec:
             return False
-        return export.input_source == GIVEN or export.model not in list_models()
+        return export.input_source == GIVEN or export.source == EXPORTED
 
     @property
     def in_script(self) -> bool:

@@ -41,7 +41,7 @@ from workbench.process import (
     replaced,
     silent_stderr,
 )
-from workbench.records.runs import GIVEN
+from workbench.records.runs import EXPORTED, GIVEN
 from workbench.upstream import tree_leaves
 
 #: The seed of random weights and inputs: every export of a model is the same.
@@ -177,7 +177,7 @@ def _load_exported(exported: ExportedProgram, inputs: Any, name: str) -> LoadedM
     source = "example inputs of the exported program" if inputs is None else GIVEN
     model = LoadedModel(
         name, exported.module(check_guards=False), args, kwargs, dynamic_shapes={},
-        source="the exported program", input_source=source, exported=exported,
+        source=EXPORTED, input_source=source, exported=exported,
     )  # fmt: skip
     _check_device(model)
     try_forward(model)

@@ -16,6 +16,8 @@ LADDER_TOGGLE = "ladder"  #: The toggle of a plan with one experiment per ISA le
 
 #: The source of inputs that came with a module of the user's process.
 GIVEN = "given"
+#: The source of a model that was given as its ExportedProgram.
+EXPORTED = "the exported program"
 
 
 @dataclass(frozen=True)
