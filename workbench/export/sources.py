@@ -38,8 +38,7 @@ class Sources:
         An operator belongs to this line alone, however many lines called it. Code of PyTorch and
         ExecuTorch is nobody's: its operators belong to the line that called it.
         """
-        # What a pass adds has the stack of whoever called the exporter.
-        file, line, code = users_frame(trace if trace and ", in forward\n" in trace else "")
+        file, line, code = users_frame(trace)
         if not file:
             return ""
         self._lines.setdefault(file, {})[line] = code

@@ -141,10 +141,18 @@ def shown_path(file: Path) -> str:
 
 
 class UserFrames(set[tuple[str, str]]):
-    """The frames, as pairs of file and function, of the user's code."""
+    """The frames, as pairs of file and function, of the user's code.
+
+    But for those that run when it is made: they export the model, and are none of its code.
+    """
+
+    def __init__(self) -> None:
+        running = (frame.f_code for frame, _ in traceback.walk_stack(None))
+        self._running = {(code.co_filename, code.co_name) for code in running}
 
     def __contains__(self, frame: object) -> bool:
-        return isinstance(frame, tuple) and _is_in_users_code(frame[0])
+        is_pair = isinstance(frame, tuple) and frame not in self._running
+        return is_pair and _is_in_users_code(frame[0])
 
 
 def _innermost(frames: list[tuple[str, int]]) -> str:
