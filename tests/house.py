@@ -21,7 +21,7 @@ HERE = Path(__file__).resolve().parents[1]
 LINKS = ("data", "notebooks")
 #: Functions of other packages that make a type of records, and that of the package for frames.
 MAKERS = {"NamedTuple", "TypedDict", "namedtuple", "make_dataclass"}
-FRAME = "make_frame"
+FRAME = "Frame.make"
 #: What tests and plug-ins may import: the package itself and its seam; tests also the command line.
 PUBLIC = ("workbench", "workbench.plugin", "workbench.api", "workbench.graphs", "workbench.jobs")
 #: What plug-ins import of the core, beside public names.
@@ -217,8 +217,8 @@ def count_classes(files: list[Path]) -> tuple[int, int, int]:
 
 
 def called(node: ast.AST) -> str:
-    """The name of the function that an expression calls, if it is a plain one."""
-    return node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
+    """The name of the function that an expression calls."""
+    return ast.unparse(node.func) if isinstance(node, ast.Call) else ""
 
 
 @cache

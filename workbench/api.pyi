@@ -7,10 +7,10 @@ from .cli.options import EXISTING, Output, command, options_of
 from .emulation import WRONG
 from .errors import RunnerError, UsageError, unknown_name
 from .export.rewriter import Rewriter
-from .frames import interval, make_frame
+from .frames import Frame
 from .options import Options, Progress, option, silent
-from .plots.style import Chart, Ink, draws, new_figure, new_rows
-from .plots.tables import Table, fold_table, show_note, show_table
+from .plots.style import Chart, Ink, draws
+from .plots.tables import Table, show_note, show_table
 from .plots.views import Part, View
 from .plugin import Attribute, Plugin, Section
 from .progress import show_progress
@@ -25,12 +25,11 @@ from .trace.writers import to_csv
 from .wording import format_ms, format_ratio, format_size, plural
 
 __all__ = [
-    "EXISTING", "SCHEMA_VERSION", "WRONG", "Attribute", "Chart", "Document", "Finding", "Gain",
-    "Graph", "Ink", "Options", "Output", "Part", "Plugin", "Progress", "Remedies", "Remedy",
-    "Rewrite", "Rewriter", "Rule", "RunnerError", "Section", "Settings", "Side", "Speedup",
-    "Table", "Trial", "UsageError", "View", "atomic_write", "check_request", "command", "draws",
-    "fold_table", "format_ms", "format_ratio", "format_size", "half_width", "interval",
-    "load_record", "make_frame", "new_figure", "new_rows", "option", "options_of", "plural",
-    "read_json", "safe_name", "show_note", "show_progress", "show_table", "silent", "structure",
-    "to_csv", "to_json", "to_plain", "unknown_name",
+    "EXISTING", "SCHEMA_VERSION", "WRONG", "Attribute", "Chart", "Document", "Finding", "Frame",
+    "Gain", "Graph", "Ink", "Options", "Output", "Part", "Plugin", "Progress", "Remedies",
+    "Remedy", "Rewrite", "Rewriter", "Rule", "RunnerError", "Section", "Settings", "Side",
+    "Speedup", "Table", "Trial", "UsageError", "View", "atomic_write", "check_request", "command",
+    "draws", "format_ms", "format_ratio", "format_size", "half_width", "load_record", "option",
+    "options_of", "plural", "read_json", "safe_name", "show_note", "show_progress", "show_table",
+    "silent", "structure", "to_csv", "to_json", "to_plain", "unknown_name",
 ]  # fmt: skip

@@ -26,6 +26,21 @@ class Frame:
     name: str
     columns: tuple[Column, ...]
 
+    @classmethod
+    def make(cls, name: str, *columns: str | Column) -> Frame:
+        """A frame of columns; a string gives the names of columns that several frames share."""
+        parts = ([_SHARED[n] for n in c.split()] if isinstance(c, str) else [c] for c in columns)
+        FRAMES[name] = cls(name, tuple(itertools.chain.from_iterable(parts)))
+        return FRAMES[name]
+
+    @staticmethod
+    def interval(of: str, unit: str = "", *, prefix: str = "", suffix: str = "") -> list[Column]:
+        """The ends of a 95 % interval: ``low`` and ``high``, with a prefix or suffix."""
+        return [
+            (f"{prefix}{end}{suffix}", "float", unit, f"{place} end of {of} 95 % interval")
+            for end, place in (("low", "lower"), ("high", "upper"))
+        ]
+
     @property
     def names(self) -> list[str]:
         """The column names, in order."""
@@ -58,14 +73,6 @@ class Frame:
 # --- columns that several frames share -----------------------------------------------------------
 
 
-def interval(of: str, unit: str = "", *, prefix: str = "", suffix: str = "") -> list[Column]:
-    """The ends of a 95 % interval: ``low`` and ``high``, with a prefix or suffix."""
-    return [
-        (f"{prefix}{end}{suffix}", "float", unit, f"{place} end of {of} 95 % interval")
-        for end, place in (("low", "lower"), ("high", "upper"))
-    ]
-
-
 _LEDGER_KINDS = "delegated | portable | delegate_overhead | call_overhead | framework | tracing"
 OUTCOMES = "faster | slower | unchanged | inconclusive"
 _SHARED: dict[str, Column] = {
@@ -95,7 +102,7 @@ _SHARED: dict[str, Column] = {
         ("level", "text", "", "e2e | category | operator | layer | kind"),
         ("baseline_ms", "float", "ms", "time of the baseline; parts add up to its latency"),
         ("candidate_ms", "float", "ms", "time of the candidate; parts add up to its latency"),
-        *interval("the speed-up's", "ratio"),
+        *Frame.interval("the speed-up's", "ratio"),
         ("outcome", "text", "", OUTCOMES),
         ("first_output_ms", "float", "ms", "from the start of a process to its first output, mean"),
         ("peak_mb", "float", "MB", "largest resident set of a process, mean"),
@@ -111,13 +118,6 @@ _SHARED: dict[str, Column] = {
 
 #: Every frame by name, also of plug-ins that were imported.
 FRAMES: dict[str, Frame] = {}
-
-
-def make_frame(name: str, *columns: str | Column) -> Frame:
-    """A frame from its columns; a string gives the names of columns that several frames share."""
-    parts = ([_SHARED[n] for n in c.split()] if isinstance(c, str) else [c] for c in columns)
-    FRAMES[name] = Frame(name, tuple(itertools.chain.from_iterable(parts)))
-    return FRAMES[name]
 
 
 def describe_columns(frame: pd.DataFrame) -> dict[str, tuple[str, str]]:
@@ -137,7 +137,7 @@ SOURCE = ["experiment", "threads", "process"]
 
 _EVENT_KINDS = "method | delegate_call | operator_call | kernel | delegate_operator | other"
 
-EVENTS = make_frame(
+EVENTS = Frame.make(
     "events",
     "block",
     ("block_name", "text", "", "its name: Default while loading, Execute, or the user's"),
@@ -153,7 +153,7 @@ EVENTS = make_frame(
     ("duration_ns", "int", "ns", "end - start"),
 )
 
-SAMPLES = make_frame(
+SAMPLES = Frame.make(
     "samples",
     ("time_ns", "int", "ns", "when, on the clock of the trace"),
     ("thread", "int", "", "the system's id of the thread"),
@@ -163,7 +163,7 @@ SAMPLES = make_frame(
     ("address", "int", "", "program counter as a virtual address in that file"),
 )
 
-FUNCTIONS = make_frame(
+FUNCTIONS = Frame.make(
     "functions",
     ("library", "text", "", "name of the file"),
     "build_id",
@@ -176,7 +176,7 @@ FUNCTIONS = make_frame(
 
 # --- one measurement -----------------------------------------------------------------------------
 
-LEDGER = make_frame(
+LEDGER = Frame.make(
     "ledger",
     ("run", "int", "", "index of the Method::execute"),
     ("row", "int", "", "position within the run"),
@@ -187,7 +187,7 @@ LEDGER = make_frame(
     ("duration_ns", "float", "ns", "its own time; the rows of a run sum to that of the run"),
 )
 
-SPANS = make_frame(
+SPANS = Frame.make(
     "spans",
     *EVENTS.columns,
     ("ledger_kind", "text", "", "kind of its ledger row; none outside any whole run"),
@@ -197,7 +197,7 @@ SPANS = make_frame(
     "family rule",
 )
 
-LATENCIES = make_frame(
+LATENCIES = Frame.make(
     "latencies",
     "experiment threads process",
     ("traced", "bool", "", "measured with ETDump on"),
@@ -208,10 +208,10 @@ LATENCIES = make_frame(
     ("preempted", "int", "", "involuntary context switches during it"),
 )
 
-STATISTICS = make_frame(
+STATISTICS = Frame.make(
     "statistics",
     ("latency", "float", "ms", "mean of the restarts, each the mean of its middle half of times"),
-    *interval("the latency's", "ms"),
+    *Frame.interval("the latency's", "ms"),
     ("restarts", "int", "", "process restarts; a single one has no interval"),
     ("n", "int", "", "number of values"),
     ("mean", "float", "ms", "arithmetic mean"),
@@ -225,7 +225,7 @@ STATISTICS = make_frame(
     ("outliers", "int", "", "values beyond 1.5 interquartile ranges from the quartiles"),
 )
 
-OPERATORS = make_frame(
+OPERATORS = Frame.make(
     "operators",
     "key name operator kind category family rule",
     ("calls", "float", "1/run", "occurrences per Method::execute"),
@@ -234,11 +234,11 @@ OPERATORS = make_frame(
     "share",
 )
 
-CATEGORIES = make_frame(
+CATEGORIES = Frame.make(
     "categories", "category mean_ms share", ("operators", "int", "", "distinct operators in it")
 )
 
-ATTRIBUTION = make_frame(
+ATTRIBUTION = Frame.make(
     "attribution",
     "key",
     ("module", "text", "", "path of its layer in the model, empty for the model itself"),
@@ -254,25 +254,25 @@ ATTRIBUTION = make_frame(
     ("confidence", "text", "", "exact | fitted | ambiguous | unattributed"),
 )
 
-LAYERS = make_frame(
+LAYERS = Frame.make(
     "layers",
     ("module", "text", "", "path in the model, empty for the model itself; none: no layer"),
     "module_class",
     ("depth", "int", "", "modules around it"),
     ("own_ms", "float", "ms/run", "mean time of the layer itself; adds up to the latency"),
     ("total_ms", "float", "ms/run", "mean time of it and all layers in it"),
-    *interval("the total time's", "ms/run", suffix="_ms"),
+    *Frame.interval("the total time's", "ms/run", suffix="_ms"),
     ("share", "float", "share", "total time / mean E2E"),
     ("operators", "int", "", "distinct operators in it and all layers in it"),
     ("flops", "float", "FLOP/run", "floating-point operations of those that are known"),
 )
 
-SOURCE_LINES = make_frame(
+SOURCE_LINES = Frame.make(
     "source lines",
     ("file", "text", "", "cell or file of the line; empty: the time of no line"),
     ("line", "int", "", "its number, from 1; 0: the time of no line"),
     "mean_ms",
-    *interval("its", "ms/run", suffix="_ms"),
+    *Frame.interval("its", "ms/run", suffix="_ms"),
     "share",
     ("baseline_ms", "float", "ms/run", "its time at the baseline, such as with the extension off"),
     ("speedup", "float", "ratio", "baseline / mean time, of typical times"),
@@ -285,7 +285,7 @@ SOURCE_LINES = make_frame(
     ("findings", "text", "", "ids of the findings about its operators"),
 )
 
-DTYPES = make_frame(
+DTYPES = Frame.make(
     "dtypes",
     "key name operator module",
     ("asked", "text", "", "dtype in which the program was to compute"),
@@ -294,7 +294,7 @@ DTYPES = make_frame(
     ("reason", "text", "", "why not in the dtype that was asked for; empty where it is"),
 )
 
-ROOFLINE = make_frame(
+ROOFLINE = Frame.make(
     "roofline",
     "key name operator category family module shapes",
     ("dtype", "text", "", "in which it computes"),
@@ -311,7 +311,7 @@ ROOFLINE = make_frame(
     ("bound", "text", "", "compute | memory | overhead | neither | unknown: the nearest roof"),
 )
 
-NEEDED = make_frame(
+NEEDED = Frame.make(
     "needed",
     "key name family module mean_ms share",
     ("needed", "float", "", "arithmetic that is no padding of the tile; NaN: tile unknown"),
@@ -321,7 +321,7 @@ NEEDED = make_frame(
     ("reason", "text", "", "compute | memory | twins: why it needs its time; empty: unknown"),
 )
 
-CACHES = make_frame(
+CACHES = Frame.make(
     "caches",
     ("module", "text", "", "layer that writes it, empty for the model itself"),
     ("source", "text", "", "the user's line that writes it"),
@@ -335,7 +335,7 @@ CACHES = make_frame(
     ("roof_gbps", "float", "GB/s", "the most that the machine reaches at its size; NaN: unknown"),
 )
 
-QUALITY = make_frame(
+QUALITY = Frame.make(
     "quality",
     ("criterion", "text", "", "what makes a measurement better or worse"),
     ("value", "text", "", "what was found, with its unit"),
@@ -344,7 +344,7 @@ QUALITY = make_frame(
     ("source", "text", "", "where the limits come from"),
 )
 
-FINDINGS = make_frame(
+FINDINGS = Frame.make(
     "findings",
     ("rank", "int", "", "1 comes first"),
     ("id", "text", "", "names the finding in each run of the program"),
@@ -367,7 +367,7 @@ FINDINGS = make_frame(
 
 # --- two measurements of a run, and several ------------------------------------------------------
 
-COMPARISON = make_frame(
+COMPARISON = Frame.make(
     "comparison",
     "level",
     ("name", "text", "", "what is compared"),
@@ -387,7 +387,7 @@ COMPARISON = make_frame(
     ("margin", "float", "share", "difference (ratio - 1) up to which times count as equal"),
 )
 
-SHIFT = make_frame(
+SHIFT = Frame.make(
     "shift",
     ("category", "text", "", "operator category"),
     ("baseline_ms", "float", "ms/run", "mean time in the baseline"),
@@ -400,7 +400,7 @@ SHIFT = make_frame(
     ("rank_after", "int", "", "1 is the largest category of the candidate"),
 )
 
-PHASES = make_frame(
+PHASES = Frame.make(
     "phases",
     ("phase", "text", "", "name of the inputs"),
     "experiment threads",
@@ -408,25 +408,25 @@ PHASES = make_frame(
     ("position", "int", "", "tokens in the KV cache before"),
     ("size", "float", "", "of the dimension that is swept; NaN without a sweep"),
     ("latency_ms", "float", "ms", "of one execution, as in the statistics"),
-    *interval("its", "ms", prefix="latency_", suffix="_ms"),
+    *Frame.interval("its", "ms", prefix="latency_", suffix="_ms"),
     ("rate", "float", "token/s", "tokens / latency"),
-    *interval("its", "token/s", prefix="rate_"),
+    *Frame.interval("its", "token/s", prefix="rate_"),
     ("category", "text", "", "the one that takes most of the time"),
     ("share", "float", "share", "its share"),
     ("bound", "text", "", "compute | memory | neither: roof of most of the time; empty: unknown"),
     ("bound_share", "float", "share", "share of the time in operators that are bound so"),
 )
 
-CONVERSATION = make_frame(
+CONVERSATION = Frame.make(
     "conversation",
     "threads",
     ("calls", "int", "", "calls in a row; the first one also computes what stays"),
     ("ms", "float", "ms", "latency of all of them"),
-    *interval("its", "ms", suffix="_ms"),
+    *Frame.interval("its", "ms", suffix="_ms"),
     ("each_ms", "float", "ms", "latency of each further call"),
 )
 
-EVIDENCE = make_frame(
+EVIDENCE = Frame.make(
     "evidence",
     ("key", "text", "", "as in the ledger; empty for samples that two operators may claim"),
     "operator kind",
@@ -437,10 +437,10 @@ EVIDENCE = make_frame(
     ("code", "text", "", "widest class of its instructions; unknown without the file"),
     ("samples", "int", "", "samples of the operator in this function"),
     ("share", "float", "share", "of the operator's samples"),
-    *interval("the share's", "share"),
+    *Frame.interval("the share's", "share"),
 )
 
-KERNEL_EVIDENCE = make_frame(
+KERNEL_EVIDENCE = Frame.make(
     "kernel evidence",
     "key",
     ("operator", "text", "", "name in the baseline, without the ordinal"),
@@ -457,7 +457,7 @@ KERNEL_EVIDENCE = make_frame(
     ("change", "text", "", "changed | same | not shown, if there are too few samples"),
 )
 
-SME2 = make_frame(
+SME2 = Frame.make(
     "sme2",
     ("instruction", "int", "", "which instruction of the method"),
     ("xnodes", "text", "", "operators of the sidecar's delegate that it does; empty for a kernel"),
@@ -477,7 +477,7 @@ SME2 = make_frame(
 
 # --- memory and starts ---------------------------------------------------------------------------
 
-TENSORS = make_frame(
+TENSORS = Frame.make(
     "tensors",
     ("memory", "text", "", "arenas, planned by the exporter, or a delegate's workspace"),
     ("operator", "text", "", "operator that writes it; input for one of the program"),
@@ -489,7 +489,7 @@ TENSORS = make_frame(
     ("at_peak", "bool", "", "live when most bytes of the arenas, or of any delegate, are"),
 )
 
-RESOURCES = make_frame(
+RESOURCES = Frame.make(
     "resources",
     "experiment threads",
     (
@@ -501,23 +501,23 @@ RESOURCES = make_frame(
     ),
     ("unit", "text", "", "ms or MB"),
     ("value", "float", "", "mean over restarts; the size is that of the program's file"),
-    *interval("its"),
+    *Frame.interval("its"),
 )
 
-RESOURCE_CHANGES = make_frame(
+RESOURCE_CHANGES = Frame.make(
     "resource changes",
     ("resource", "text", "", "as in `RESOURCES`"),
     "unit",
     ("baseline", "float", "", "of the baseline"),
     ("candidate", "float", "", "of the candidate"),
     ("ratio", "float", "ratio", "candidate / baseline: below 1, it needs less"),
-    *interval("its", "ratio"),
+    *Frame.interval("its", "ratio"),
     ("outcome", "text", "", "less | more | unchanged | inconclusive | wrong outputs"),
 )
 
 # --- several runs --------------------------------------------------------------------------------
 
-ALIGNED = make_frame(
+ALIGNED = Frame.make(
     "aligned",
     "level",
     ("name", "text", "", "what is compared, as the first run calls it"),
@@ -529,14 +529,14 @@ ALIGNED = make_frame(
     ("outcome", "text", "", f"{OUTCOMES}; first for the first run"),
 )
 
-LAYER_CODE = make_frame(
+LAYER_CODE = Frame.make(
     "layer code",
     *ALIGNED.columns,
     ("operators", "text", "", "what it ran there, as logged, the slowest first"),
     ("kernels", "text", "", "functions that samples found at work there; may be empty"),
 )
 
-GATE_ROWS = make_frame(
+GATE_ROWS = Frame.make(
     "gate rows",
     ("subject", "text", "", "what was compared, and with what"),
     "level baseline_ms candidate_ms",
@@ -545,7 +545,7 @@ GATE_ROWS = make_frame(
     ("gate", "text", "", "passed | failed | undecided; open where there is no limit"),
 )
 
-DEPENDENCE = make_frame(
+DEPENDENCE = Frame.make(
     "dependence",
     ("node", "text", "", "operator of the traced graph; or the buffer that is written"),
     ("kind", "text", "", "operator | buffer"),
@@ -556,12 +556,12 @@ DEPENDENCE = make_frame(
     ("random", "bool", "", "it depends on random numbers"),
 )
 
-RUNS = make_frame(
+RUNS = Frame.make(
     "runs",
     ("run", "text", "", "what the run is called here"),
     ("run_dir", "text", "", "its folder"),
     "model program device build experiment threads emulated latency_ms",
-    *interval("its", "ms", suffix="_ms"),
+    *Frame.interval("its", "ms", suffix="_ms"),
     "first_output_ms peak_mb anonymous_mb size_mb",
     ("grade", "text", "", "quality of the measurement, A to C"),
     ("verdict", "text", "", "what the run itself says, against its own baseline"),

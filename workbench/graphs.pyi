@@ -8,7 +8,7 @@ from .export.edit import Replacement
 from .export.identity import hash_code, versions
 from .export.lower import lower_model
 from .export.lowered import Lowered
-from .export.part import Parts, list_sources
+from .export.part import Parts
 from .export.precision import PRECISIONS
 from .export.purity import (
     PRODUCTS,
@@ -48,7 +48,7 @@ __all__ = [
     "Lowered", "Parts", "Replacement", "TracedModel", "add_constant", "describe_problem",
     "drop_unused", "fake_mode_of", "find_eager_function", "find_root", "find_run_model",
     "find_schema", "fold_constants", "function_of", "hash_code", "is_overwritten", "is_pure",
-    "keep_trial", "list_aliases", "list_sources", "locate_inputs", "lock_device", "lower_model",
+    "keep_trial", "list_aliases", "locate_inputs", "lock_device", "lower_model",
     "mark_overwritten", "operator_label", "overwrites", "read_options", "read_output", "readers",
     "reason", "silence", "split_model", "trace_model", "tree_flatten", "tree_leaves",
     "tree_unflatten", "versions",

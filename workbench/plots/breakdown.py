@@ -66,7 +66,7 @@ def _draw_bars(
     short = max(map(len, bars), default=0) <= 28
     names = list(bars) if short else map(", ".join, style.distinguish(bars))
     labels = [style.shorten(name, 28) for name in names]
-    figure, axis = style.new_rows(title, labels, 0.66, head=0.74, right=0.95)
+    figure, axis = style.Chart.new_rows(title, labels, 0.66, head=0.74, right=0.95)
     intervals = {name: _intervals(frame, wholes[name]) for name, frame in bars.items()}
     ends = [frame["high_ms"].max() for frame in intervals.values() if len(frame)]
     longest = max([*(sums[name] / wholes[name] for name in bars), *ends, 0.0]) or 1.0
@@ -173,7 +173,7 @@ def plot_roofline(m: Measurement) -> Chart | Table:
         return show_note(NO_ROOFLINE)
     shown = rates[(rates["flops"] > 0) & rates["roof_share"].notna()]
     title = f"Roofline of {m.label}"
-    figure, (axis,) = style.new_figure(title, 6.0, left=0.75, right=1.6, top=0.75, bottom=1.3)
+    figure, (axis,) = style.Chart.new(title, 6.0, left=0.75, right=1.6, top=0.75, bottom=1.3)
     axis.grid(axis="both", color="#EEEEEE", linewidth=0.8)
     used = [dtype for dtype in roof.peaks if dtype in set(shown["dtype"])] or list(roof.peaks)[:1]
     top = max(roof.peaks[dtype] for dtype in used)

@@ -41,7 +41,7 @@ def plot_speedups(source: Comparison | pd.DataFrame) -> Chart:
         "E2E" if level == "e2e" else style.shorten(name, 40)
         for level, name in zip(parts["level"], parts["name"], strict=True)
     ]
-    figure, axis = style.new_rows(title, labels, 0.36, right=3.15)
+    figure, axis = style.Chart.new_rows(title, labels, 0.36, right=3.15)
     ends = parts[["speedup", "low", "high"]].to_numpy(dtype=float).ravel()
     ends = np.append(ends[np.isfinite(ends) & (ends > 0)], 1.0)
     reach = max(0.05, 1.08 * np.abs(np.log(ends)).max())
@@ -94,7 +94,7 @@ def plot_shift(
     names = [first, *shift["category"], last]
     rows = [textwrap.fill(style.shorten(name, 44), 22) for name in names]
     height, left = 1.45 + 0.42 * len(rows), style.label_margin(rows)
-    figure, (shares, waterfall) = style.new_figure(
+    figure, (shares, waterfall) = style.Chart.new(
         title, height, columns=2, left=left, right=0.35, top=0.75, gap=0.45
     )
     style.set_rows(shares, rows)

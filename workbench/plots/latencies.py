@@ -35,7 +35,7 @@ def plot_latencies(source: Run | Measurement) -> Chart:
         + (f", {plural(row.threads, 'thread')}" if several else "")
         for row in statistics.itertuples()
     ]
-    figure, axis = style.new_rows("Latency of every inference", labels, 0.5, right=1.0)
+    figure, axis = style.Chart.new_rows("Latency of every inference", labels, 0.5, right=1.0)
     times = [_times(latencies, row) for row in statistics.itertuples()]
     start = min((t.min() for t in times), default=0.0)
     end = max((min(t.max(), 1.1 * np.percentile(t, 99)) for t in times), default=1.0)
@@ -93,7 +93,7 @@ def plot_iterations(source: Run | pd.DataFrame) -> Chart:
     batches["place"] = range(len(batches))
     names = untraced["experiment"].drop_duplicates().tolist()
     margin = 0.5 + max(map(style.text_inches, names), default=0.0)
-    figure, (axis,) = style.new_figure("In the order of measurement", 2.9, left=0.75, right=margin)
+    figure, (axis,) = style.Chart.new("In the order of measurement", 2.9, left=0.75, right=margin)
     axis.grid(axis="y", color="#E6E6E6", linewidth=0.8)
     ends = []
     for name, color in zip(names, itertools.cycle(style.Ink.SERIES), strict=False):

@@ -17,7 +17,7 @@ from workbench.export.etrecord import list_origins
 from workbench.export.layers import WIDTHS
 from workbench.export.program import Program
 from workbench.models.pt2 import read_graph
-from workbench.plots.tables import Table, fold_table, show_note, show_table, to_markdown
+from workbench.plots.tables import Table, show_note, show_table, to_markdown
 from workbench.records.layers import Instruction, Layers, Method, Value, XNode, XValue
 from workbench.store import read_file
 from workbench.wording import format_size, plural
@@ -198,7 +198,7 @@ def _fold(noun: str, frame: pd.DataFrame) -> Table:
     frame = frame[[name for name in frame if any(frame[name])]]
     more = f", the first {_ROWS}" if len(frame) > _ROWS else ""
     head = plural(len(frame), noun) if noun == "operator" else f"{len(frame)} parts of the file"
-    return fold_table(head + more, show_table(frame, top=_ROWS))
+    return show_table(frame, top=_ROWS).fold(head + more)
 
 
 def list_operators(layers: Layers) -> Iterator[dict[str, Any]]:

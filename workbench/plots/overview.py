@@ -13,7 +13,7 @@ from workbench.analysis.use import describe_use
 from workbench.names import number_equal
 from workbench.plots.bars import show_bars
 from workbench.plots.gain import show_gain
-from workbench.plots.tables import Table, fold_table, show_note, to_html, to_markdown
+from workbench.plots.tables import Table, show_note, to_html, to_markdown
 from workbench.records.trials import Applied
 from workbench.wording import plural
 
@@ -98,7 +98,7 @@ def _compare_sides(source: Run | Comparison) -> Iterator[Table]:
     yield show_note(*texts[:TOP_VERDICTS], leads=True)
     yield _draw_sides(sides)
     if others := texts[TOP_VERDICTS:]:
-        yield fold_table(plural(len(others), "more comparison"), show_note(*others))
+        yield show_note(*others).fold(plural(len(others), "more comparison"))
 
 
 def _draw_sides(sides: Sequence[Measurement]) -> Table:
@@ -149,5 +149,5 @@ def _fold_caveats(caveats: Sequence[str]) -> Iterator[Table]:
         line = "; ".join(caveats)
         line = line if len(line) <= _LINE else f"{line[:_LINE].rpartition(' ')[0]} …"
         listed = show_note(*(f"Caveat: {text}." for text in caveats))
-        folded = fold_table(f"{plural(len(caveats), 'caveat')}: {line}", listed)
+        folded = listed.fold(f"{plural(len(caveats), 'caveat')}: {line}")
         yield Table(folded.html, listed.markdown)

@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import pandas as pd
 from IPython.display import display
@@ -70,6 +70,57 @@ class Chart(Figure):
 
     #: What its rows say, where the texts that are drawn do not suffice.
     rows_text: Sequence[str] = ()
+
+    @classmethod
+    def new(
+        cls, title: str, height: float, *, columns: int = 1, rows: int = 1, left: float = 0.3,
+        right: float = 0.3, top: float = 0.5, bottom: float = 0.5, gap: float = 0.3,
+    ) -> tuple[Self, list[Axes]]:  # fmt: skip
+        """A figure of the standard width with its title and tidied axes; all measures in inches.
+
+        Columns share their rows, and rows their columns. The caller shows or saves the figure.
+        """
+        figure = cls(figsize=(WIDTH, height), dpi=_DPI, facecolor="white")
+        grid = {
+            "left": left / WIDTH,
+            "right": 1 - right / WIDTH,
+            "top": 1 - top / height,
+            "bottom": bottom / height,
+            "wspace": gap * columns / (WIDTH - left - right - gap * (columns - 1)),
+            "hspace": 0.35,
+        }
+        axes = figure.subplots(
+            rows, columns, squeeze=False, sharex="col", sharey="row", gridspec_kw=grid
+        ).ravel()
+        for axis in axes:
+            for side in ("top", "right", "left"):
+                axis.spines[side].set_visible(False)
+            axis.spines["bottom"].set_color("#BBBBBB")
+            axis.grid(axis="x", color="#E6E6E6", linewidth=0.8)
+            axis.set_axisbelow(True)
+            axis.tick_params(axis="both", length=0, labelsize=9, labelcolor=Ink.FAINT)
+            axis.tick_params(axis="y", labelcolor=Ink.TEXT)
+            for scale in (axis.xaxis, axis.yaxis):
+                scale.label.set(fontsize=9, color=Ink.FAINT)
+        figure.text(0.1 / WIDTH, 1 - 0.12 / height, title, va="top", fontsize=11, fontweight="bold",
+                    color=Ink.TEXT)  # fmt: skip
+        return figure, list(axes)
+
+    @classmethod
+    def new_rows(
+        cls,
+        title: str,
+        labels: Sequence[str],
+        each: float,
+        *,
+        head: float = 0.5,
+        right: float = 0.3,
+    ) -> tuple[Self, Axes]:
+        """A figure with a row of ``each`` inches per label, below ``head`` inches; see `new`."""
+        height, left = head + 0.7 + each * len(labels), label_margin(labels)
+        figure, (axis,) = cls.new(title, height, left=left, right=right, top=head)
+        set_rows(axis, labels)
+        return figure, axis
 
     @property
     def alt_text(self) -> str:
@@ -145,51 +196,6 @@ def _describe_rows(axis: Axes, first: Axes) -> list[str]:
         height = text.xy[1] if isinstance(text, Annotation) else text.get_position()[1]
         rows.setdefault(names.get(round(height), ""), []).append(text.get_text())
     return [f"{name}: {', '.join(said)}".strip(": ") for name, said in rows.items()]
-
-
-def new_figure(
-    title: str, height: float, *, columns: int = 1, rows: int = 1, left: float = 0.3,
-    right: float = 0.3, top: float = 0.5, bottom: float = 0.5, gap: float = 0.3,
-) -> tuple[Chart, list[Axes]]:  # fmt: skip
-    """A figure of the standard width with its title and tidied axes; all measures in inches.
-
-    Columns share their rows, and rows their columns. The caller shows or saves the figure.
-    """
-    figure = Chart(figsize=(WIDTH, height), dpi=_DPI, facecolor="white")
-    grid = {
-        "left": left / WIDTH,
-        "right": 1 - right / WIDTH,
-        "top": 1 - top / height,
-        "bottom": bottom / height,
-        "wspace": gap * columns / (WIDTH - left - right - gap * (columns - 1)),
-        "hspace": 0.35,
-    }
-    axes = figure.subplots(
-        rows, columns, squeeze=False, sharex="col", sharey="row", gridspec_kw=grid
-    ).ravel()
-    for axis in axes:
-        for side in ("top", "right", "left"):
-            axis.spines[side].set_visible(False)
-        axis.spines["bottom"].set_color("#BBBBBB")
-        axis.grid(axis="x", color="#E6E6E6", linewidth=0.8)
-        axis.set_axisbelow(True)
-        axis.tick_params(axis="both", length=0, labelsize=9, labelcolor=Ink.FAINT)
-        axis.tick_params(axis="y", labelcolor=Ink.TEXT)
-        for scale in (axis.xaxis, axis.yaxis):
-            scale.label.set(fontsize=9, color=Ink.FAINT)
-    figure.text(0.1 / WIDTH, 1 - 0.12 / height, title, va="top", fontsize=11, fontweight="bold",
-                color=Ink.TEXT)  # fmt: skip
-    return figure, list(axes)
-
-
-def new_rows(
-    title: str, labels: Sequence[str], each: float, *, head: float = 0.5, right: float = 0.3
-) -> tuple[Chart, Axes]:
-    """A figure with a row of ``each`` inches per label, below ``head`` inches; see new_figure."""
-    height, left = head + 0.7 + each * len(labels), label_margin(labels)
-    figure, (axis,) = new_figure(title, height, left=left, right=right, top=head)
-    set_rows(axis, labels)
-    return figure, axis
 
 
 def set_head(axis: Axes, text: str) -> None:

@@ -1,5 +1,7 @@
 """Frames as tables for readers: units in the header, a sensible number of digits."""
 
+from __future__ import annotations
+
 import html
 import math
 import re
@@ -73,6 +75,12 @@ class Table:
     def printed(self) -> tuple[str | Grid, ...]:
         """What a terminal shows."""
         return self.grids or (self.markdown,)
+
+    def fold(self, summary: str) -> Table:
+        """It behind a summary: a page shows it once the reader opens it, Markdown below that."""
+        page = f"<details><summary>{html.escape(summary)}</summary>{self.html}</details>"
+        title = to_markdown(summary)
+        return Table(page, f"{title}\n\n{self.markdown}", (title, "", *self.printed))
 
     def _repr_html_(self) -> str:
         return self.html
@@ -173,13 +181,6 @@ def to_markdown(text: str, pipes: bool = True) -> str:
     text = html.escape(printable(text), quote=False).replace("-&gt;", "->")
     text = re.sub(r"\](?=[(\[:])", r"]\\", text)
     return " ".join((text.replace("|", "\\|") if pipes else text).split())
-
-
-def fold_table(summary: str, content: Table) -> Table:
-    """Content that a page shows once the reader opens it; Markdown has it below its summary."""
-    page = f"<details><summary>{html.escape(summary)}</summary>{content.html}</details>"
-    title = to_markdown(summary)
-    return Table(page, f"{title}\n\n{content.markdown}", (title, "", *content.printed))
 
 
 def show_table(

@@ -34,7 +34,6 @@ from workbench.plots.style import Chart, convert_source
 from workbench.plots.tables import (
     Table,
     VStack,
-    fold_table,
     join_tables,
     show_note,
     show_table,
@@ -107,7 +106,7 @@ def show(
         return VStack(*parts)
     table = join_tables(*parts)
     if fold:
-        return fold_table(fold, table)
+        return table.fold(fold)
     for cards in (part for part in parts if isinstance(part, Cards)):
         notes = join_tables(*(part for part in parts if part is not cards))
         facts = (table.html, table.markdown, table.grids)
@@ -200,11 +199,11 @@ def _operators(m: Measurement, top: int) -> Iterator[Part]:
         yield f"Not in this list: {time} ({share}) of overhead, in calls and in the runtime."
     if "module" in operators:
         layers = operators.assign(layer=operators["module"].map(name_layer))
-        yield fold_table("By layer", show_table(_add_up(layers, ["layer"]), top=top))
+        yield show_table(_add_up(layers, ["layer"]), top=top).fold("By layer")
         columns += ["module_class", "source", "confidence"]
     columns += ["metadata"] if "metadata" in operators else []
     single = show_table(operators, [*columns, "calls", *times], top=top)
-    yield fold_table("Single operators", single)
+    yield single.fold("Single operators")
 
 
 def _add_up(operators: pd.DataFrame, by: list[str]) -> pd.DataFrame:
@@ -253,7 +252,7 @@ def _speedups(ab: Comparison, top: int) -> Iterator[Part]:
     yield show_table(parts, columns, top=top, caption=f"{what.capitalize()}, largest change first")
     counts = show_note(*(count_outcomes(frame, name) for name, frame in tables.items()))
     certain = show_table(parts, ["name", "outcome", "q", "detectable", "floor"], top=top)
-    yield fold_table("How certain are these?", join_tables(counts, certain))
+    yield join_tables(counts, certain).fold("How certain are these?")
 
 
 def count_outcomes(parts: pd.DataFrame, what: str) -> str:
@@ -328,7 +327,7 @@ def _sme2(source: Run | Measurement | Comparison | Program, top: int) -> Iterato
         yield show_table(groups, top=top, caption="By type of operator")
         columns = ["module", "operator", "shapes", "m", "n", "k", "kernel_off", "kernel_on"]
         products = table[table["m"].notna()].sort_values("flops", ascending=False, kind="stable")
-        yield fold_table("Single products", show_table(products, [*columns, "reason"], top=3 * top))
+        yield show_table(products, [*columns, "reason"], top=3 * top).fold("Single products")
     yield show_note(sme2.describe_limits(versions.get("executorch", "")))
 
 
@@ -391,7 +390,7 @@ def _roofline(m: Measurement, top: int) -> Iterator[Part]:
     )
     if m.layers is not None:
         by_layer = place_layers(m.roofline, m.layers)
-        yield fold_table("By layer", show_table(by_layer, top=top))
+        yield show_table(by_layer, top=top).fold("By layer")
 
 
 def _rules(run: Run, top: int) -> Iterator[Part]:

@@ -26,7 +26,6 @@ from workbench.explorer.page import explorer_page
 from workbench.plots.bars import show_bars
 from workbench.plots.tables import (
     Table,
-    fold_table,
     join_tables,
     put_side_by_side,
     show_aligned,
@@ -139,7 +138,7 @@ def _contrast_findings(several: Comparisons) -> Iterator[Table]:
         wide = pd.DataFrame(rows, columns=["finding", *names]).fillna("\N{EN DASH}")
         yield show_table(wide[:_FINDINGS], caption="Findings, and their gain in each")
         if rest := len(wide[_FINDINGS:]):
-            yield fold_table(plural(rest, "more finding"), show_table(wide[_FINDINGS:]))
+            yield show_table(wide[_FINDINGS:]).fold(plural(rest, "more finding"))
 
 
 def describe_combined(several: Comparisons, links: Mapping[str, str] = {}) -> Iterator[Section]:
@@ -178,7 +177,7 @@ def _answer(several: Comparisons) -> Iterator[Table]:
     count = plural(len(verdicts), "comparison") + " within the runs"
     programs = [*describe_programs(several.measurements)]
     folds = {"What their programs are": programs, count: verdicts}
-    yield from (fold_table(name, show_note(*lines)) for name, lines in folds.items() if lines)
+    yield from (show_note(*lines).fold(name) for name, lines in folds.items() if lines)
 
 
 def _tabulate_runs(several: Comparisons, links: Mapping[str, str]) -> Iterator[Table]:
@@ -197,7 +196,7 @@ def _tabulate_runs(several: Comparisons, links: Mapping[str, str]) -> Iterator[T
     differ = [name for name, count in about.items() if count > 1]
     facts = [show_table(runs, ["run", *differ])] if differ else []
     facts += [show_note(f"The same in all runs: {'; '.join(shared)}.")] if shared else []
-    yield fold_table("Programs and machines", join_tables(*facts))
+    yield join_tables(*facts).fold("Programs and machines")
 
 
 def _show_code(layers: pd.DataFrame) -> Table:

@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.dates import AutoDateLocator, DateFormatter, date2num
 
-from workbench.api import Chart, Ink, draws, format_ms, new_figure
+from workbench.api import Chart, Ink, draws, format_ms
 
 MOST_PANELS = 8  #: Panels of one figure: the lines that changed, then those with the most runs.
 _FEW_DAYS = 4  #: A history shorter than this has times of day on its axis, too.
@@ -33,12 +33,12 @@ def plot_history(history: pd.DataFrame, changes: pd.DataFrame) -> Chart:
     lines = [*runs.index[changed], *runs.index[~changed]][:MOST_PANELS]
     hidden = len(runs) - len(lines)
     if timed.empty:
-        figure, (axis,) = new_figure("No run has times: emulated runs have none", 1.2)
+        figure, (axis,) = Chart.new("No run has times: emulated runs have none", 1.2)
         axis.set_axis_off()
         return figure
     title = "Latency over time" + (f"; {hidden} more lines are not shown" if hidden > 0 else "")
     count = len(lines)
-    figure, axes = new_figure(
+    figure, axes = Chart.new(
         title, 0.8 + 1.5 * count, rows=count, left=0.72, right=0.27, top=0.55, bottom=0.5
     )
     for axis, line in zip(axes, lines, strict=False):

@@ -1,10 +1,10 @@
 """The frames of a history."""
 
-from workbench.api import interval, make_frame
+from workbench.api import Frame
 
 #: What a measurement needs besides time, as columns.
 RESOURCES = ("first_output_ms", "peak_mb", "anonymous_mb", "size_mb")
-HISTORY = make_frame(
+HISTORY = Frame.make(
     "history",
     ("line", "text", "", "comparable over time: same model, inputs, device, experiment, threads"),
     ("run_dir", "text", "", "folder of the run"),
@@ -15,11 +15,11 @@ HISTORY = make_frame(
     ("problem", "text", "", "what is wrong with the program's outputs; such runs are no change"),
     ("restarts", "int", "", "process restarts"),
     "latency_ms",
-    *interval("its", "ms", suffix="_ms"),
+    *Frame.interval("its", "ms", suffix="_ms"),
     " ".join(RESOURCES),
 )
 
-CHANGES = make_frame(
+CHANGES = Frame.make(
     "changes",
     ("line", "text", "", "as in the history"),
     ("resource", "text", "", "latency | first output | peak memory | anonymous memory"),
@@ -31,6 +31,6 @@ CHANGES = make_frame(
     ("baseline", "float", "", "typical value of the runs since the change before"),
     ("candidate", "float", "", "typical value of the runs that have it"),
     ("ratio", "float", "ratio", "candidate / baseline: above 1, it needs more"),
-    *interval("its", "ratio"),
+    *Frame.interval("its", "ratio"),
     ("outcome", "text", "", "faster | slower; of memory, less | more"),
 )

@@ -1,19 +1,19 @@
 """The frames of memory, starts and files."""
 
-from workbench.api import interval, make_frame
+from workbench.api import Frame
 
-COLD_START = make_frame(
+COLD_START = Frame.make(
     "cold start",
     ("cache", "text", "", "warm | cold: are files in the page cache"),
     ("stage", "text", "", "part of the time from exec to the first output, in order"),
     ("meaning", "text", "", "what happens in it"),
     ("mean_ms", "float", "ms", "over the starts; the rows of a cache sum to the whole"),
-    *interval("its", "ms", suffix="_ms"),
+    *Frame.interval("its", "ms", suffix="_ms"),
     ("share", "float", "share", "of the whole"),
     ("starts", "int", "", "processes that were measured"),
 )
 
-MEMORY = make_frame(
+MEMORY = Frame.make(
     "memory",
     ("part", "text", "", "part of the largest resident set"),
     ("meaning", "text", "", "what it is"),
@@ -21,7 +21,7 @@ MEMORY = make_frame(
     ("share", "float", "share", "of the largest resident set, to which the rows sum"),
 )
 
-FILE_PARTS = make_frame(
+FILE_PARTS = Frame.make(
     "file",
     ("part", "text", "", "program | delegate | weights | state | other | padding"),
     ("module", "text", "", "layer whose weights these are; empty for what belongs to none"),

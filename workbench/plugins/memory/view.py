@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from workbench import Run, plot_speedups
-from workbench.api import Part, Section, View, fold_table, show_table
+from workbench.api import Part, Section, View, show_table
 
 #: How many rows a table has for each that others have.
 _LONGER = 4
@@ -25,7 +25,7 @@ def show_memory(run: Any, top: int) -> Iterator[Part]:
     parts["Largest activations"] = on.tensors
     for caption, table in parts.items():
         if table is not None:
-            yield fold_table(caption, show_table(table, top=_LONGER * top))
+            yield show_table(table, top=_LONGER * top).fold(caption)
 
 
 def pivot_resources(resources: pd.DataFrame) -> pd.DataFrame:

@@ -18,8 +18,6 @@ from workbench.api import (
     Section,
     View,
     draws,
-    new_figure,
-    new_rows,
     show_note,
     show_table,
 )
@@ -139,7 +137,7 @@ def plot_variants(study: Study) -> Chart:
     rows = table[table["latency_ms"].notna()].sort_values("latency_ms")
     exact = max(60.0, rows["sqnr_db"].max())  # where a program without error is drawn
     rows = rows.assign(db=rows["sqnr_db"].fillna(exact))
-    figure, (axis,) = new_figure("What was tried", 3.6, rows=1, left=0.75, bottom=0.6)
+    figure, (axis,) = Chart.new("What was tried", 3.6, rows=1, left=0.75, bottom=0.6)
     base = study.variants[0].name
     flaws = {variant.name for variant in study.variants if variant.flaw}
     sizes = 20 + 180 * (rows["size_mb"] / rows["size_mb"].max()).to_numpy()
@@ -192,7 +190,7 @@ def plot_noise(study: Study, variant: Variant | None = None, *, top: int = 12) -
     worst = sorted(filter(None, noise), key=lambda layer: -noise[layer])[:top]
     dtypes = [given.get(layer, rest) for layer in worst]
     title = f"Noise of layers, and their dtypes in {variant.name}"
-    figure, axis = new_rows(title, worst, 0.3)
+    figure, axis = Chart.new_rows(title, worst, 0.3)
     for row, (layer, dtype) in enumerate(zip(worst, dtypes, strict=True)):
         db = -10 * math.log10(max(noise[layer], 1e-12))
         kept = dtype in _FLOATING

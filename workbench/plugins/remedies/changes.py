@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
 from workbench import WorkbenchError
-from workbench.graphs import list_sources
 from workbench.plugins.remedies.equivalence import arguments_of
 
 if TYPE_CHECKING:
@@ -71,7 +70,8 @@ def use_function(part: LoadedModel, parts: Iterable[Sequence[str]], function: st
     named = {node.name: node for node in graph.nodes}
     for names in parts:
         inside = [named[name] for name in names]
-        (source,) = (node for node in list_sources(inside) if node.op != "get_attr")
+        read = {source for node in inside for source in node.all_input_nodes} - {*inside}
+        (source,) = (node for node in read if node.op != "get_attr")
         last = max(inside, key=[*graph.nodes].index)
         with graph.inserting_after(last):
             target = getattr(torch.ops.aten, function).default
