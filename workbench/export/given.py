@@ -65,6 +65,7 @@ def rewrite(
     """Apply remedies to a copy of an exported program, and print what they changed in one line.
 
     With its ``passes`` and ``config``, it is lowered to the bytes of `--rewrite` with these names.
+    ``all`` leaves out what comes before: what a quantiser's graph needs, and a free batch.
 
     Parameters
     ----------

@@ -151,8 +151,9 @@ class UserFrames(set[tuple[str, str]]):
         self._running = {(code.co_filename, code.co_name) for code in running}
 
     def __contains__(self, frame: object) -> bool:
-        is_pair = isinstance(frame, tuple) and frame not in self._running
-        return is_pair and _is_in_users_code(frame[0])
+        if not isinstance(frame, tuple) or frame in self._running:
+            return False
+        return _is_in_users_code(frame[0])
 
 
 def _innermost(frames: list[tuple[str, int]]) -> str:

@@ -82,7 +82,7 @@ def show_source(m: Measurement, top: int) -> Iterator[str | Table]:
     table = m.source
     known = table[table["file"] != ""]
     if known.empty:
-        yield "No line is known of any operator: the program was exported without stack traces."
+        yield "No line is known of any operator: the export has none, or exec made its code."
         return
     yield _summarize(m, known)
     page = _Page(m, table)
