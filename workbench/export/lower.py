@@ -6,7 +6,7 @@ import contextlib
 import copy
 import io
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -22,7 +22,7 @@ from workbench.export.constants import copy_filters
 from workbench.export.dependence import Dependence
 from workbench.export.layers import count_calls, count_quantized, outline_program, read_interface
 from workbench.export.lowered import Lowered, MeasureNoise
-from workbench.export.precision import DTYPES, PRECISIONS
+from workbench.export.precision import DTYPES, PRECISIONS, Precision
 from workbench.export.program import bind_constants, cast_floats
 from workbench.export.rewriter import Changes, find_rewriter, mark_operators, read_mark
 from workbench.export.staying import guess_staying
@@ -31,7 +31,7 @@ from workbench.models.inputs import choose_inputs
 from workbench.models.sources import user_line_of_node
 from workbench.options import QUANTISER_REWRITES, ExportOptions, Progress, silent
 from workbench.process import silence
-from workbench.records.exports import Cause, Cone, Partition, Rewrite
+from workbench.records.exports import Cause, Partition
 from workbench.upstream import (
     collect_reasons,
     edge_config,
@@ -89,28 +89,36 @@ def lower_model(
     if "in_place" in options.rewrite:
         counts += in_place.count(layers)
     _check_kernels(layers, made, searched, model, options)
-    rewrites: tuple[Rewrite, ...] = ()
-    cones: tuple[Cone, ...] = ()
-    staying: tuple[str, ...] = ()
-    if whole:
-        progress("looking for remedies", 0.7)
-        dependence = Dependence(searched)
-        cones = dependence.list_cones(searched.graph.nodes)
-        staying = guess_staying(searched, dependence)
-        rewrites = rewriter.offer(searched, backend, *_list_origins(made), options.rewrite)
-    _, args, kwargs = bind_constants(module, *run)
-    inputs = tree_leaves((args, {name: kwargs[name] for name in exported.example_inputs[1]}))
+    inputs, run_graph = _bind_inputs(module, run, exported, precision)
     pte = made.program.buffer
     arguments, outputs = read_interface(pte)
-    run_graph = None
-    if precision.quantizes == "graph":
-        run_graph = partial(accuracy.run_eagerly, exported.module(), args, kwargs)
-    return Lowered(
+    lowered = Lowered(
         pte, etrecord, inputs, arguments, outputs, layers,
         notes | _describe_changes(made, layers, options, counts), made.partition,
-        tuple(name for name in options.rewrite if counts[name]), rewrites, cones, staying,
-        noise, partial(_find_cause, exported, inputs, options), run_graph,
+        tuple(name for name in options.rewrite if counts[name]), measure_noise=noise,
+        find_cause=partial(_find_cause, exported, inputs, options), run_graph=run_graph,
     )  # fmt: skip
+    if not whole:
+        return lowered
+    progress("looking for remedies", 0.7)
+    dependence = Dependence(searched)
+    return replace(
+        lowered,
+        rewrites=rewriter.offer(searched, backend, *_list_origins(made), options.rewrite),
+        dependence=dependence.list_cones(searched.graph.nodes),
+        staying=guess_staying(searched, dependence),
+    )
+
+
+def _bind_inputs(
+    module: nn.Module, run: Call, exported: ExportedProgram, precision: Precision
+) -> tuple[list[Any], Callable[[], list[Any]] | None]:
+    """Inputs in the order of the program; what runs its graph in PyTorch, if it is quantised."""
+    _, args, kwargs = bind_constants(module, *run)
+    inputs = tree_leaves((args, {name: kwargs[name] for name in exported.example_inputs[1]}))
+    if precision.quantizes != "graph":
+        return inputs, None
+    return inputs, partial(accuracy.run_eagerly, exported.module(), args, kwargs)
 
 
 def _check_kernels(

@@ -5,7 +5,7 @@ import torch
 from function_net import Net
 from needed import needs
 
-from workbench.plugins.remedies.rewrite import REWRITER
+import workbench as wb
 
 pytestmark = needs("remedies")
 
@@ -17,8 +17,8 @@ GRAPH = torch.randint(0, NODES, (2, EDGES), generator=torch.Generator().manual_s
 def rewrite(function, *inputs, **buffers):
     """The operators of a network that is rewritten, which computes the same."""
     module = Net(function, **buffers).eval()
-    exported = torch.export.export(module, inputs)
-    count = REWRITER.apply(exported, ["matrices"], "xnnpack")["matrices"]
+    exported = wb.rewrite(torch.export.export(module, inputs), "matrices")
+    count = exported.changes["matrices"]
     torch.testing.assert_close(exported.module()(*inputs), module(*inputs), rtol=1e-4, atol=1e-4)
     calls = [node for node in exported.graph.nodes if node.op == "call_function"]
     return count, {str(node.target).removeprefix("aten.").partition(".")[0] for node in calls}
@@ -87,7 +87,8 @@ def test_layers_of_one_graph_share_its_matrix():
         return x
 
     exported = torch.export.export(Net(layers).eval(), (torch.randn(NODES, 64), GRAPH))
-    assert REWRITER.apply(exported, ["matrices"], "xnnpack")["matrices"] == 2
+    exported = wb.rewrite(exported, "matrices")
+    assert exported.changes["matrices"] == 2
     targets = [str(node.target) for node in exported.graph.nodes]
     assert targets.count("aten.scatter_add.default") == 1
 
