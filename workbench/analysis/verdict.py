@@ -80,7 +80,7 @@ class Verdict:
         least = f", only a change above {_percent(self.detectable)} would show"
         least = least if self.detectable < 10 else ""
         caveats = ", no A/A control" if self.floor == 0 else ""
-        caveats = f", {self.separate}{least}" if self.separate else caveats
+        caveats = f", {self.separate}" if self.separate else caveats
         if self.outcome in ("faster", "slower"):
             value, low, high = self.speedup, self.low, self.high
             if self.outcome == "slower":
@@ -103,8 +103,7 @@ class Verdict:
             return f"inconclusive{change}: the machine was too busy to compare ({equal})"
         floor = f", equal experiments differ by {_percent(self.floor)}"
         floor = floor if 0 < self.floor < math.inf else ""
-        floor += "" if self.separate else least
-        return f"inconclusive{change} ({bounds}{floor}{caveats})"
+        return f"inconclusive{change} ({bounds}{floor}{least}{caveats})"
 
     def _describe_change(self) -> str:
         """The interval of the change of latency, in per cent of the baseline."""

@@ -224,7 +224,7 @@ def show_aligned(aligned: pd.DataFrame, *, top: int = 12) -> Table:
     cells = aligned.assign(text=format_range(times.max(), *times)[1:] + ratios)
     wide, caption = put_side_by_side(cells, chosen)
     wide.insert(0, aligned["level"].iloc[-1], chosen)
-    return show_table(wide, caption=f"Mean times, and speed-ups of typical ones{caption}")
+    return show_table(wide, caption=f"Mean times; speed-ups where one was shown{caption}")
 
 
 def put_side_by_side(cells: pd.DataFrame, names: Sequence[str]) -> tuple[pd.DataFrame, str]:

@@ -14,6 +14,10 @@ export const fixed = (value, decimals) => known(value)
 /** Three significant digits, as in the tables of the report. */
 export const figure = value => fixed(value, decimalsOf(value));
 
+/** B less A with its sign, and no more decimals than both have. */
+export const difference = (a, b) => known(a) && known(b)
+  ? `${b > a ? "+" : ""}${fixed(b - a, Math.min(decimalsOf(a), decimalsOf(b)))}` : MISSING;
+
 export const ms = value => known(value) ? `${figure(value)} ms` : MISSING;
 
 /** Bytes or operations: `10.8 MFLOP`; always in millions. */

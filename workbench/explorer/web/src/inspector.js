@@ -157,7 +157,9 @@ export class Inspector {
         : state.category && only === 1 ? state.category : view.filtered ? operatorsOf(own.length) : model.head.model;
     const row = (name, m) => {
       const { mean, low, high } = model.sum(m, operators);
-      return [name, `${ms(mean)}, ${share(mean / m.total)}`, known(low) ? h("span", { class: "soft" }, ` [${ms(low)}, ${ms(high)}]`) : ""];
+      const part = view.filtered || state.ops.length ? `, ${share(mean / m.total)}` : "";
+      const ends = known(low) ? h("span", { class: "soft option" }, ` [${figure(low)}, ${figure(high)}]`) : "";
+      return [name, `${ms(mean)}${part}`, ends];
     };
     const category = only === 1 && state.category && !state.ops.length ? sides.categories?.find(each => each.name === state.category) : null;
     const times = a ? [row("A", a), row("B", b)] : [row("mean", b)];

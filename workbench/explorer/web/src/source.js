@@ -132,16 +132,17 @@ export class Source {
     const work = operators.filter(i => program.own[i]);
     const add = list => list.reduce((sum, i) => sum + (b.mean_ms[i] ?? 0), 0);
     const inside = add(work.filter(i => kind[i] === "delegated")) / (add(work) || 1);
-    const where = !work.length ? "" : [inside > 0.999 ? "delegate" : inside < 0.001 ? "kernel" : `${share(inside)} delegate`, ...new Set(work.map(i => dtype[i]).filter(Boolean))].join(", ");
+    const place = inside > 0.999 ? "delegate" : inside < 0.001 ? "kernel" : `${share(inside)} delegate`;
+    const where = work.length ? [place, ...new Set(work.map(i => dtype[i]).filter(Boolean))].join(", ") : "";
     const layers = [...new Set(operators.map(i => module[i]).filter(Boolean))];
     const whole = add(operators) || 1;
     const parts = timed ? Object.keys(CATEGORIES).map(name => h("i", { style: `width:${100 * add(operators.filter(i => category[i] === name)) / whole}%;background:${CATEGORIES[name]};opacity:${state.category && state.category !== name ? 0.25 : 1}` })) : [];
-    const title = [timed ? `${ms(spent.mean)}${known(spent.low) ? `, 95 % interval ${ms(spent.low)} to ${ms(spent.high)}` : ""}` : "", operatorsOf(work.length),
+    const title = [timed ? `${ms(spent.mean)}${known(spent.low) ? `, 95 % interval ${ms(spent.low)} to ${ms(spent.high)}` : ""}` : "", operatorsOf(work.length), where,
       layers.length > 4 ? `${layers.length} layers` : layers.join(", ")].filter(Boolean).join("; ");
     const button = h("button", { type: "button", class: "s-row", title, tabindex: -1, onclick: event => this.#select(operators, event.ctrlKey || event.metaKey) },
       h("span", { class: "s-bar" }, h("span", { style: `width:${timed ? 100 * add(operators) / this.most : 0}%` }, ...parts)),
       h("span", { class: "s-ms" }, timed ? figure(spent.mean) : ""), h("span", { class: "s-share" }, timed ? share(spent.mean / b.total) : ""),
-      h("span", { class: "s-on" }, timed && a && before ? `${figure(before)} → ${figure(spent.mean)}` : ""), h("span", { class: "s-in" }, where),
+      h("span", { class: "s-on" }, timed && a && before ? `${figure(before)} → ${figure(spent.mean)}` : ""), h("span", { class: "s-in" }, place.includes("%") && where ? place : where),
       h("span", { class: "s-no" }, named ? `${file.split(/[\\/]/).at(-1)}:${line}` : line || ""), h("code", null, named ? text.trim() : text));
     this.rows.push({ button, operators });
     const notes = (this.places.get(`${file}:${line}`) ?? []).map(number => {

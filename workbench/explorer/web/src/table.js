@@ -2,7 +2,7 @@
 
 import { CATEGORIES } from "./color.js";
 import { h, keyOf, marked } from "./dom.js";
-import { figure, known, operatorsOf, ratio, share } from "./format.js";
+import { difference, figure, known, operatorsOf, ratio, share } from "./format.js";
 
 const ROW = 27, MARGIN = 8, HEIGHT = 440;  // as in style.css
 
@@ -159,7 +159,7 @@ export class Table {
     const number = (name, value) => cell(name, figure(value));
     const cells = sides.paired ? [
       label, number("a", sides.msA[i]), number("b", sides.msB[i]), cell("bars", bar(sides.msA[i], "a"), bar(sides.msB[i], "b")),
-      number("delta", known(sides.msA[i]) && known(sides.msB[i]) ? sides.msB[i] - sides.msA[i] : null),
+      cell("delta", difference(sides.msA[i], sides.msB[i])),
       cell("speedup", this.#whisker(i), h("span", null, ratio(sides.speedup[i], sides.low[i], sides.high[i]))),
       cell("outcome", h("span", { class: `v-${sides.outcomes[i]}`, title: sides.reasons[i] ?? "" }, sides.outcomes[i])),
     ] : [
