@@ -84,23 +84,18 @@ def test_a_traced_process_without_a_trace_is_one_line(change):
         wb.open_run(change(edit))
 
 
-def test_a_host_is_contacted_only_if_the_user_names_it(change, tmp_path, monkeypatch):
+def test_no_host_is_contacted_that_a_manifest_names(change, tmp_path, monkeypatch):
     tools = Tools(tmp_path / "bin")
     tools.write("ssh", "exit 1")
     monkeypatch.setenv("PATH", f"{tools.folder}{os.pathsep}{os.environ['PATH']}")
 
     def edit(content):
         content["plan"]["target"] = "ssh:evil.invalid"
-        content["emulated"] = False
+        content["emulated"], content["host"]["cpu"] = False, "Another"
 
-    folder = change(edit)
-    for again in (False, True):
-        with pytest.raises(wb.WorkbenchError, match=r"made on ssh:evil\.invalid -> .*target='ssh:"):
-            wb.measure_roof(folder, again=again)
+    with pytest.raises(wb.WorkbenchError, match=r"was made on .*Another"):
+        wb.measure_roof(change(edit))
     assert tools.calls("ssh") == []
-    with pytest.raises(wb.WorkbenchError):
-        wb.measure_roof(folder, target="ssh:evil.invalid")
-    assert tools.calls("ssh")
 
 
 def test_a_pipe_is_refused_instead_of_read(tmp_path):

@@ -22,7 +22,7 @@ TESTS = ROOT / "tests"
 ATTACKS = {
     "manifest: a name that leads outside of the run": "cannot_lead_outside",
     "manifest: a trace is missing": "traced_process_without_a_trace",
-    "manifest: a host of its own as the target": "host_is_contacted_only",
+    "manifest: a host of its own as the target": "no_host_is_contacted",
     "sidecar: an operator or tensor that it lacks": "refers_only_to_what_it_has",
     "JSON: deep, many objects, numbers of 400 digits": "fail_deep_inside",
     "peaks that are no numbers": "peaks_that_cannot_be",

@@ -60,7 +60,7 @@ def find_highest_share(name, folder):
     root = folder / name
     pte = export_model(name, root=root).path
     run = measure(pte, options=MeasureOptions(runs=8, processes=2, evidence=False), root=root)
-    measure_roof(run.path, again=True)
+    measure_roof(run.path)
     highest = 0.0
     for measurement in run.measurements:
         table = measurement.roofline

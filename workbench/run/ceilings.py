@@ -19,10 +19,8 @@ from workbench.options import Progress, silent
 from workbench.records.codec import parse_json, structure, to_json
 from workbench.records.runs import Ceilings, Probe, RunRecord
 from workbench.run.allocation import clock_at
-from workbench.run.locks import THIS_MACHINE, device_behind
 from workbench.run.recorder import timestamp
 from workbench.run.runner import Runner, find_runner
-from workbench.run.targets import open_target
 from workbench.store import (
     atomic_write,
     cache_folder,
@@ -50,13 +48,7 @@ STEADY, RETRY = 0.25, timedelta(hours=1)
 MAIN_MEMORY = 2**27
 
 
-def measure_roof(
-    run_dir: str | Path,
-    *,
-    again: bool = False,
-    target: str = "",
-    progress: Progress = silent,
-) -> list[Ceilings]:
+def measure_roof(run_dir: str | Path, *, progress: Progress = silent) -> list[Ceilings]:
     """Measure the peaks of a run's machine, at each of its ISA levels and thread counts.
 
     Only the dtypes that the run's programs compute in are measured. Peaks are cached by machine,
@@ -67,10 +59,6 @@ def measure_roof(
     ----------
     run_dir
         The run's folder.
-    again
-        Measure again even if the peaks are cached, for example because the machine was busy.
-    target
-        Where to measure; by default where the run was made, if that was this machine.
     progress
         Called with what is being done and the fraction done.
 
@@ -89,10 +77,9 @@ def measure_roof(
     run = load_run(run_dir)
     if run.emulated:
         raise UsageError("an emulated run has no ceilings", where=run_dir, hint=EMULATED)
-    peaks = Peaks.recall(run, run_dir, again=again)
+    peaks = Peaks.recall(run, run_dir)
     if peaks.is_due:
-        with open_target(target or trusted_target(run, run_dir)) as there:
-            peaks.measure(find_runner(there), progress)
+        peaks.measure(find_runner(), progress)
     return list(peaks.known.values())
 
 
@@ -108,10 +95,10 @@ class Peaks:
     known: dict[tuple[str, int], Ceilings]
 
     @classmethod
-    def recall(cls, run: RunRecord, run_dir: Path, *, again: bool = False) -> Peaks:
-        """Those that earlier runs measured; none of them to measure them ``again``."""
+    def recall(cls, run: RunRecord, run_dir: Path) -> Peaks:
+        """Those that earlier runs measured."""
         peaks = cls(run, run_dir, {})
-        for isa, threads in [] if again else peaks.places:
+        for isa, threads in peaks.places:
             path = _cache_path(run, isa, threads)
             with contextlib.suppress(StoreError, UsageError):  # of another version
                 if path.is_file():
@@ -169,14 +156,6 @@ def _list_due(run: RunRecord, known: Ceilings | None, shared: Sequence[Probe] = 
         if probe.kind != "gemm" or probe.dtype in dtypes or None in exports
         if probe not in measured or (measured[probe].spread > STEADY and is_old)
     ]
-
-
-def trusted_target(run: RunRecord, run_dir: Path) -> str:
-    """The target of a run; UsageError if it is not this machine: a file must not choose a host."""
-    if device_behind(target := run.plan.target) != THIS_MACHINE:
-        hint = f"name it to go there: target={target!r}"
-        raise UsageError(f"was made on {target}", where=run_dir, hint=hint)
-    return target
 
 
 def _check_device(run: RunRecord, run_dir: Path, runner: Runner) -> None:
