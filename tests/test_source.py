@@ -205,10 +205,10 @@ class Net(nn.Module):
 """
 
 
-@pytest.fixture
-def package(tmp_path, monkeypatch):
-    """A package beside others that are installed, as timm is."""
-    folder = tmp_path / "site-packages" / "likes_timm"
+@pytest.fixture(params=["site-packages"])
+def package(request, tmp_path, monkeypatch):
+    """A package beside others that are installed, as timm is, or elsewhere on Python's path."""
+    folder = tmp_path / request.param / "likes_timm"
     folder.mkdir(parents=True)
     (folder / "__init__.py").write_text("")
     (folder / "net.py").write_text(NET)
@@ -224,6 +224,7 @@ def lines_of(layers):
 
 
 @pytest.mark.whole
+@pytest.mark.parametrize("package", ["site-packages", "elsewhere_installed"], indirect=True)
 def test_the_source_of_a_package_is_kept_with_the_program(package, tmp_path, monkeypatch):
     import torch
     from likes_timm.net import Net
@@ -232,6 +233,7 @@ def test_the_source_of_a_package_is_kept_with_the_program(package, tmp_path, mon
     monkeypatch.chdir(tmp_path / "elsewhere")  # a package is installed anywhere
     model = make_model("Net", Net().eval(), (torch.ones(1, 8),))
     layers = wb.export_model(model, root=tmp_path / "out").layers
+    assert [*layers.sources] == ["likes_timm/net.py"]
     assert lines_of(layers) == {"net.py:11", "net.py:12", "net.py:17", "net.py:28"}
     (text,) = layers.sources.values()
     assert text == {1: NET.rstrip("\n")}

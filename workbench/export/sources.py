@@ -79,9 +79,13 @@ def _read_lines(file: str, quoted: dict[int, str]) -> list[str]:
 
 
 def _name(file: str) -> str:
-    """A file as origins name it: one of a package without the folder of packages."""
-    shown = _PACKAGES.sub("", file)
-    return shown_path(Path(file)).removeprefix(f"{_REPOSITORY}/") if shown == file else shown
+    """A file as origins name it: one that is imported, without the folder that it is found in."""
+    packaged = _PACKAGES.sub("", file)
+    if packaged != file:
+        return packaged
+    shown = shown_path(Path(file)).removeprefix(f"{_REPOSITORY}/")
+    folders = [folder for folder in sys.path if folder and Path(shown).is_relative_to(folder)]
+    return str(Path(shown).relative_to(max(folders, key=len))) if folders else shown
 
 
 def _choose(lines: list[str], wanted: Collection[int], most: int) -> Iterable[int]:

@@ -35,6 +35,8 @@ CONTEXT = 3
 #: Lines of a file, letters of a line, layers of a line and folds in folds, of strangers' sources.
 _MOST_LINES, _MOST_LETTERS, _MOST_LAYERS, _DEEPEST = 20_000, 400, 50, 6
 _FOLD = re.compile(r"(\s*)(?:async\s+def|def|class)\b")
+#: In ms; what takes less is not told apart in the gutter.
+_LEAST_MS = 0.001
 NO_TEXT = "The text of {} was not kept: it was changed or is elsewhere; only its lines are known."
 
 _CSS = resources.files("workbench.plots") / "source.css"
@@ -230,7 +232,7 @@ class _Page:
             return head + self._draw_parts(file, lines, fold.parts, near)
         rows = [self.rows[p] for n in fold.lines() if (p := f"{file}:{n}") in self.rows]
         spent, share = (sum(row[name] for row in rows) for name in ("mean_ms", "share"))
-        cells = [("n sum", f"Σ {format_figure(spent)}"), ("n p sum", format_share(share))]
+        cells = [("n sum", f"Σ {_write_ms(spent)}"), ("n p sum", format_share(share))]
         cells = cells if self.timed else [("n", ""), ("n p", "")]
         cells += [("w o", ""), ("w", ""), ("l", str(fold.head))]
         head = _draw_row("", cells, lines[fold.head])
@@ -249,7 +251,7 @@ class _Page:
             return _draw_row("", cells, text)
         cells = [("n", ""), ("n p", "")]
         if self.timed:
-            cells = [("n", format_figure(row["mean_ms"])), ("n p", format_share(row["share"]))]
+            cells = [("n", _write_ms(row["mean_ms"])), ("n p", format_share(row["share"]))]
         cells += [("w o", self._compare(row)), ("w", self._describe_where(row)), ("l", str(number))]
         bar = self._draw_bar(place) if self.timed else ""
         drawn = _draw_row(bar, cells, text, title=self._describe(row))
@@ -272,7 +274,7 @@ class _Page:
     def _compare(self, row: Mapping[str, Any]) -> str:
         if not self.compared or pd.isna(row["baseline_ms"]):
             return ""
-        text = f"{format_figure(row['baseline_ms'])} -> {format_figure(row['mean_ms'])}"
+        text = f"{_write_ms(row['baseline_ms'])} -> {_write_ms(row['mean_ms'])}"
         shown = row["outcome"] in ("faster", "slower")
         return text + f", {format_ratio(row['speedup'])}x" * shown
 
@@ -339,6 +341,11 @@ class _Page:
         text = printable("\n".join(lines))
         fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
         return f"{fence}\n{text}\n{fence}"
+
+
+def _write_ms(value: float) -> str:
+    """A time in the width of its column."""
+    return f"<{_LEAST_MS}" if 0 < value < _LEAST_MS else format_figure(value)
 
 
 def _cut(text: str) -> str:
