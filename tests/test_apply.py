@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -65,6 +66,7 @@ class Planted(nn.Module):
 def get_example_inputs():
     return (ones(1, 3, 32, 32).cumsum(3) / 20,)
 """
+DATA = Path(__file__).parent / "data"
 BRIEF = wb.MeasureOptions(
     toggle="none", runs=2, processes=2, evidence=False, cold_start=False, roof=False
 )
@@ -203,10 +205,14 @@ def test_what_cannot_be_applied_is_one_line_with_the_next_step(cli):
     with pytest.raises(wb.WorkbenchError, match=r"has no remedy .* -> these have one: "):
         other.apply(lacking)
     with pytest.raises(wb.WorkbenchError, match="no remedy was shown to help -> "):
-        wb.open_run(wb.sample_run("toy_cnn")).apply()
+        other.apply()
     given = wb.open_run(wb.sample_run("Net"))
     with pytest.raises(wb.WorkbenchError, match=r"the run's model was a module -> pass it"):
         given.apply()
+    trace = wb.open_run(DATA / "etdump" / "mobilenet_v3_small.etdump")
+    for name in (None, "nope"):
+        with pytest.raises(wb.WorkbenchError, match="model is not known -> workbench profile"):
+            trace.apply(name)
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from workbench.analysis.exports import find_run_model, find_subject
+from workbench.analysis.exports import find_export, find_run_model, find_subject
 from workbench.analysis.findings.finding import Finding
 from workbench.analysis.measurement import Measurement
 from workbench.analysis.run import Comparison, Run
@@ -86,6 +86,7 @@ def _sum_up(m: Measurement, ab: Comparison, remedies: Sequence[str]) -> Trial:
 def _choose(run: Run, finding: Finding | str | None) -> tuple[Measurement, tuple[Finding, ...]]:
     """The measurement that has the wanted findings, and these."""
     name = finding.id if isinstance(finding, Finding) else str(finding or ALL)
+    find_export(run.subject)
     if run.record.plan.phases and not run.record.plan.sweep:
         hint = "`workbench findings RUN --check ID` tries a remedy in its phase"
         raise UsageError("programs with phases are not measured again", where=run.path, hint=hint)

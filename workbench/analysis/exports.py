@@ -102,14 +102,21 @@ def find_run_model(
     return loaded, trace
 
 
+def find_export(measurement: Measurement) -> Export:
+    """The export of a measured program, of whose model the graph is known; else UsageError."""
+    export = measurement.export
+    if export is None or not export.graph:
+        where = measurement.run.path
+        raise UsageError("its PyTorch model is not known", where=where, hint=_PROFILE)
+    return export
+
+
 def find_subject(measurement: Measurement, model: Any = None, inputs: Any = None) -> Any:
     """What `load_model` takes for the model of a measured program, and its inputs.
 
     By default the module that this process exported, else the run's, if it is not code in a file.
     """
-    export, where = measurement.export, measurement.run.path
-    if export is None or not export.graph:
-        raise UsageError("its PyTorch model is not known", where=where, hint=_PROFILE)
+    export, where = find_export(measurement), measurement.run.path
     recalled = recall_model(export.graph)
     if model is not None:
         return model, recalled[1] if inputs is None and recalled else inputs

@@ -30,7 +30,8 @@ class Cards(Table):
     notes: str = ""
 
     def _ipython_display_(self) -> None:
-        if self.run is None or not (is_interactive() and any(f.is_option for f in self.findings)):
+        known = self.run is not None and self.run.subject.export
+        if not (known and is_interactive() and any(f.is_option for f in self.findings)):
             raise NotImplementedError  # it is shown as any other table
         widget = resolve_name(_LIVE)(self.findings, self.run, self, self.notes)
         widget._ipython_display_()
