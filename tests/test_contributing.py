@@ -105,6 +105,7 @@ for script in sorted(folder.glob("[!_]*.py")):
 """
 
 
+@pytest.mark.cases
 def test_every_benchmark_has_help():
     """But for those of plug-ins that are not there."""
     code = f"PLUGINS = {str(ROOT / 'workbench' / 'plugins')!r}\n{ASK}"

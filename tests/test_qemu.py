@@ -113,7 +113,8 @@ class Cells(nn.Module):
 @pytest.mark.parametrize(
     "dtype",
     [
-        *("fp32", "int8", "8da4w"),
+        "int8",
+        *(pytest.param(name, marks=pytest.mark.cases) for name in ("fp32", "8da4w")),
         *(pytest.param(name, marks=pytest.mark.cases) for name in ("fp16", "fp16w")),
         *(pytest.param(name, marks=pytest.mark.cases) for name in ("int8dyn", "8da4c")),
     ],

@@ -129,6 +129,30 @@ def test_a_lowered_program_is_profiled_as_its_module_is(exported, tmp_path, monk
 
 
 @pytest.mark.whole
+def test_layers_are_known_where_a_size_is_not(tmp_path, monkeypatch):
+    class Positions(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rows, self.last = nn.Embedding(10, 16), nn.Linear(16, 32)
+            self.register_buffer("places", torch.ones(32, 16))
+
+        def forward(self, x):
+            return self.last(self.rows(x) + self.places[: x.shape[1]])
+
+    x = torch.ones(1, 9, dtype=torch.long)
+    tokens = torch.export.Dim("tokens", min=2, max=32)
+    dynamic = torch.export.export(Positions(), (x,), dynamic_shapes=({1: tokens},))
+    monkeypatch.chdir(tmp_path)
+    measure = wb.MeasureOptions(runs=1, processes=1, evidence=False)
+    run = wb.profile(lower(dynamic).to_executorch(), (x,), effort="quick", measure=measure)
+    operators = run.subject.operators.set_index("module")
+    assert "test_scripts.py:" in operators.loc["last", "source"]
+    assert operators[["shapes", "flops"]].isna().all(axis=None), "32 is a size of the weights, too"
+    layers = run.subject.layers.set_index("module")
+    assert layers["flops"].isna().all() and layers.loc["last", "share"] > 0
+
+
+@pytest.mark.whole
 def test_delegates_of_several_backends_are_read_with_what_they_log(tmp_path):
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
     from executorch.exir import to_edge_transform_and_lower

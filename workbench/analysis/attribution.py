@@ -118,6 +118,8 @@ def _shapes(inputs: Iterable[Value | XValue], outputs: Iterable[Value | XValue])
 CONFIDENCES = ("exact", "fitted", "ambiguous", "unattributed")
 _EXACT, _FITTED, _AMBIGUOUS, _UNATTRIBUTED = CONFIDENCES
 
+#: Columns of ``frames.ATTRIBUTION`` that depend on sizes, where these are unknown.
+UNSIZED: _Columns = {"shapes": None, "flops": np.nan, "bytes": np.nan}
 _UNKNOWN: _Columns = dict.fromkeys(ATTRIBUTION.names)
 _UNKNOWN |= {"role": "overhead", "flops": np.nan, "bytes": np.nan, "confidence": _UNATTRIBUTED}
 

@@ -57,7 +57,9 @@ def tabulate_layers(
     # The last column, without a path, is for events in no layer.
     column = {path: number for number, path in enumerate([*paths, None])}
     inside, own = _place_operators(modules, lineages, column)
-    flops = (operators["flops"] * operators["calls"]).fillna(0.0).to_numpy(float)
+    flops = operators["flops"] * operators["calls"]
+    # Of what is no layer's, such as overhead, it is nothing; where no size is known, unknown.
+    flops = (flops if flops.isna().all() else flops.fillna(0.0)).to_numpy(float)
     total, half = time @ inside, np.full(len(column), np.nan)
     if runs is not None:
         times = runs[list(operators["key"])].fillna(0.0).to_numpy()

@@ -28,7 +28,7 @@ from workbench.analysis import (
     trials,
 )
 from workbench.analysis.activations import activation_bytes, list_tensors
-from workbench.analysis.attribution import attribute_layers, find_method
+from workbench.analysis.attribution import UNSIZED, attribute_layers, find_method
 from workbench.analysis.caches import tabulate_caches
 from workbench.analysis.dataflow import Dataflow, FlowStep, NodeId, instruction_of
 from workbench.analysis.describe import describe_latency, identify_run
@@ -185,12 +185,17 @@ class Measurement(Noun):
 
     @cached_property
     def sidecar(self) -> Layers | None:
-        """What its program's instructions were in the model, at the sizes that were measured."""
+        """What its program's instructions were in the model, at the largest sizes it takes."""
         sidecar = self.run.read_sidecar(self.program)
         if sidecar and (own := [m for m in sidecar.methods if m.name == self.phase.method]):
             sidecar = replace(sidecar, methods=tuple(own))
+        return sidecar
+
+    @cached_property
+    def resized(self) -> Layers | None:
+        """The sidecar at the sizes that were measured; None where they cannot be told."""
         shapes = [(tensor.most, tensor.shape) for tensor in self.phase.inputs if tensor.most]
-        return resize(sidecar, shapes) if sidecar and shapes else sidecar
+        return resize(self.sidecar, shapes) if self.sidecar and shapes else self.sidecar
 
     @property
     def has_layers(self) -> bool:
@@ -356,7 +361,11 @@ class Measurement(Noun):
 
     @cached_property
     def _attribution(self) -> pd.DataFrame | None:
-        return attribute_layers(self.times.scaled, self.sidecar) if self.sidecar else None
+        if self.sidecar is None:
+            return None
+        if self.resized is None:
+            return attribute_layers(self.times.scaled, self.sidecar).assign(**UNSIZED)
+        return attribute_layers(self.times.scaled, self.resized)
 
     @frame_property
     def ledger(self) -> pd.DataFrame:
@@ -413,7 +422,7 @@ class Measurement(Noun):
     @frame_property
     def sme2(self) -> pd.DataFrame | None:
         """The kernels that its program would run with SME2 and without: ``frames.SME2``."""
-        sidecar = self.sidecar
+        sidecar = self.resized
         return sme2.predict_kernels(sidecar) if sidecar and sidecar.methods else None
 
     @cached_property
@@ -465,7 +474,7 @@ class Measurement(Noun):
     @cached_property
     def flow(self) -> Dataflow:
         """The program as a graph; empty if its operators are unknown."""
-        method = self.sidecar and find_method(self.ledger.drop_duplicates("key"), self.sidecar)
+        method = self.resized and find_method(self.ledger.drop_duplicates("key"), self.resized)
         return Dataflow(method or Method("", (), {}, ()))
 
     def activation_bytes(self, dropped: FlowStep | None = None) -> int:

@@ -24,7 +24,8 @@ _LLM_KERNELS = {
 }
 
 
-@pytest.mark.parametrize("dtype", ["fp32", pytest.param("8da4w", marks=pytest.mark.cases)])
+@pytest.mark.cases
+@pytest.mark.parametrize("dtype", ["fp32", "8da4w"])
 def test_sme2_runs_in_both_phases_of_a_language_model_but_not_its_int4_products(tmp_path, dtype):
     """Without custom SDPA: the library of operators for aarch64 needs its PyTorch."""
     params = Path(__file__).parents[2] / "data" / "llm" / "llama_tiny.json"

@@ -2,6 +2,9 @@
 
 import pytest
 import torch
+from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+from executorch.exir import to_edge_transform_and_lower
+from executorch.runtime import Runtime
 from function_net import Net
 from torch.nn import functional as fn
 
@@ -15,6 +18,9 @@ from workbench.plugins.remedies.rewrite import REWRITER
     ("hardsigmoid", lambda net, x: fn.hardsigmoid(x)),
     ("attention", lambda net, x: fn.scaled_dot_product_attention(x, x, x)),
     ("transposes", lambda net, x: x.transpose(1, 2).transpose(1, 2).sin()),
+    ("norms", lambda net, x: fn.normalize(fn.layer_norm(x, (8,)), dim=-1)),
+    ("norms", lambda net, x: fn.rms_norm(x, (8,)) / (1 + x.var(-1, keepdim=True))),
+    ("matrices", lambda net, x: x.sum(-1) + x.mean(-1)),
 ])  # fmt: skip
 def test_a_remedy_takes_any_batch(name, function):
     module, x = Net(function).eval(), torch.randn(3, 6, 8)
@@ -29,6 +35,22 @@ def test_a_remedy_takes_any_batch(name, function):
         x = torch.randn(batch, 6, 8)
         torch.testing.assert_close(exported.module()(x), module(x), atol=5e-4, rtol=1e-4)
     exported.run_decompositions({})
+
+
+def test_constants_of_several_remedies_are_lowered():
+    """Two delegates read the same numbers, one of them twice."""
+
+    def scale(net, x):
+        x = fn.rms_norm(fn.layer_norm(x, (8,)) @ torch.eye(8), (8,))
+        x = (x * x.mean(-1, keepdim=True)).cumsum(0)
+        return x / (x.var(-1, keepdim=True) + 1)
+
+    module, x = Net(scale).eval(), torch.randn(3, 6, 8)
+    exported = wb.rewrite(torch.export.export(module, (x,)), "norms,matrices")
+    edge = to_edge_transform_and_lower(exported, partitioner=[XnnpackPartitioner()])
+    program = Runtime.get().load_program(edge.to_executorch().buffer)
+    (result,) = program.load_method("forward").execute([x])
+    torch.testing.assert_close(result, module(x), atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["groups", "masks"])

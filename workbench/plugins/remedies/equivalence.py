@@ -253,8 +253,16 @@ def reshape(x: Any, shape: Sequence[int]) -> Any:
 
 
 def rows_along(shape: Sequence[int], axes: Iterable[int]) -> tuple[int, Build]:
-    """How many elements some axes have together, and what makes a row of them of a tensor."""
+    """How many elements some axes have together, and what makes a row of them of a tensor.
+
+    Tensors of dynamic sizes stay as they are: `Refused` if the axes are not the last one.
+    """
     along = sorted(axis % len(shape) for axis in axes)
+    if not _are_fixed(shape):
+        width = shape[-1]
+        if along != [len(shape) - 1] or not isinstance(width, int):
+            raise Refused("rows of dynamic sizes")
+        return width, lambda x: x
     order = [*(axis for axis in range(len(shape)) if axis not in along), *along]
     width = math.prod(shape[axis] for axis in along)
 
@@ -263,6 +271,17 @@ def rows_along(shape: Sequence[int], axes: Iterable[int]) -> tuple[int, Build]:
         return x.reshape(math.prod(shape) // width, width)
 
     return width, gather
+
+
+def shape_rows(rows: Any, shape: Sequence[int]) -> Any:
+    """The one number of each row, in the shape of a result."""
+    if _are_fixed(shape):
+        return rows.reshape(shape)
+    return rows if rows.ndim == len(shape) else rows.squeeze(-1)
+
+
+def _are_fixed(shape: Sequence[int]) -> bool:
+    return all(isinstance(size, int) for size in shape)
 
 
 def _count_choices(node: Node) -> int:
@@ -374,7 +393,7 @@ def sizes_of(node: Node) -> tuple[int, ...]:
 def is_static(node: Node) -> bool:
     """Whether a node is a tensor all of whose sizes are known."""
     sizes = getattr(node.meta.get("val"), "shape", None)
-    return sizes is not None and all(isinstance(size, int) for size in sizes)
+    return sizes is not None and _are_fixed(sizes)
 
 
 def is_pointwise(node: Node) -> bool:

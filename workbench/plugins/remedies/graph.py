@@ -117,6 +117,22 @@ def fold(exported: ExportedProgram, made: Collection[Node]) -> None:
     drop_unused(exported.graph)
 
 
+def separate_constants(exported: ExportedProgram, given: Collection[str]) -> None:
+    """Give each reader of a constant, but the ``given`` ones, a node of its own in the same memory.
+
+    Of one that several delegates read, ExecuTorch 1.5.1 makes a copy for each reader under one
+    name, and fails where one delegate reads two of them.
+    """
+    targets = exported.graph_signature.inputs_to_lifted_tensor_constants
+    for node in list(exported.graph.nodes):
+        target = targets.get(node.name, "")
+        if target and target not in given:
+            tensor: Any = exported.constants[target]
+            for reader in list(node.users)[1:]:
+                copy = add_constant(exported, tensor.view_as(tensor))
+                reader.replace_input_with(node, copy)
+
+
 def replace_part(exported: ExportedProgram, each: Equivalent) -> list[Node]:
     """Replace a part by what is built from its sources, with its origin; the new nodes."""
     graph, node = exported.graph, each.result

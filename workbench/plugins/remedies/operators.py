@@ -20,6 +20,7 @@ from workbench.plugins.remedies.equivalence import (
     Build,
     Equivalent,
     Finder,
+    Refused,
     arguments_of,
     is_float,
     is_static,
@@ -27,6 +28,7 @@ from workbench.plugins.remedies.equivalence import (
     name_of,
     reshape,
     rows_along,
+    shape_rows,
     value,
 )
 from workbench.plugins.remedies.functions import (
@@ -111,8 +113,12 @@ def find_operator(
         return rule.build(result, *(values[a] if isinstance(a, Node) else a for a in arguments))
 
     with torch.no_grad(), value(sources[0]).fake_mode:  # type: ignore[attr-defined]
-        if build(*map(value, sources)) is None:
-            return None
+        try:
+            replaces = build(*map(value, sources)) is not None
+        except Refused:
+            replaces = False
+    if not replaces:
+        return None
     text = f"{name_of(node)} {rule.text}" if rule.text else REMEDIES[name].text
     nodes = (node, last) if is_first else (last,)
     return Equivalent(name, text, nodes, last, sources, build)
@@ -158,12 +164,12 @@ def _gelu(result: Any, x: Any, approximate: str) -> Any:
     return x * ((inner.tanh() + 1.0) * 0.5)
 
 
-@_remedy("norms", aten.layer_norm.default, dtypes=_SINGLE)
+@_remedy("norms", aten.layer_norm.default, dtypes=_SINGLE, static=False)
 def _norm_rows(result: Any, x: Any, sizes: Any, weight: Any, bias: Any, eps: float, _: Any) -> Any:
     return _scale(_normalise(x, math.prod(sizes), eps), sizes, weight, bias)
 
 
-@_remedy("norms", aten.rms_norm.default, dtypes=_SINGLE)
+@_remedy("norms", aten.rms_norm.default, dtypes=_SINGLE, static=False)
 def _norm_powers(result: Any, x: Any, sizes: Any, weight: Any, eps: float | None) -> Any:
     eps = torch.finfo(x.dtype).eps if eps is None else eps
     return _scale(_normalise(x, math.prod(sizes), eps, root_mean_square), sizes, weight, None)
@@ -185,10 +191,14 @@ def _norm_images(result: Any, x: Any, weight: Any, bias: Any, *settings: Any) ->
 
 def _normalise(x: Any, width: int, eps: float, write: Callable[..., str] = normalise) -> Any:
     build = compile_lines(write(width, eps))
+    if not isinstance(x.numel(), int):  # rows along the last axis need no reshape
+        return build(x) if x.shape[-1] == width else None
     return build(x.reshape(x.numel() // width, width)).reshape(x.shape)
 
 
 def _scale(x: Any, shape: Any, weight: Any, bias: Any) -> Any:
+    if x is None:
+        return None
     x = x if weight is None else x * weight.reshape(shape)
     return x if bias is None else x + bias.reshape(shape)
 
@@ -198,8 +208,13 @@ def _ones(width: int, number: float, dtype: torch.dtype) -> Any:
     return torch.full((1, width), number, dtype=dtype)
 
 
+def _is_summed(node: Any) -> bool:
+    summed = node.args[0]
+    return is_float(summed) if is_static(summed) else value(summed).is_floating_point()
+
+
 _SUMMED: dict[str, Any] = {
-    "text": "as a product with constants", "when": lambda node: is_float(node.args[0]),
+    "text": "as a product with constants", "static": False, "when": _is_summed,
 }  # fmt: skip
 
 
@@ -211,7 +226,7 @@ def _total(result: Any, x: Any, *given: Any, is_mean: bool = False) -> Any:
         return None
     width, gather_rows = rows_along(x.shape, (axes and axes[0]) or range(x.ndim))
     row = _ones(width, 1 / width if is_mean else 1.0, x.dtype)
-    return fn.linear(gather_rows(x), row).reshape(result.shape)
+    return shape_rows(fn.linear(gather_rows(x), row), result.shape)
 
 
 _remedy("matrices", aten.mean.dim, aten.mean.default, **_SUMMED)(partial(_total, is_mean=True))
@@ -221,6 +236,7 @@ _remedy("matrices", aten.mean.dim, aten.mean.default, **_SUMMED)(partial(_total,
     "norms",
     *(aten.var.dim, aten.var.correction, aten.var_mean.dim, aten.var_mean.correction),
     dtypes=_SINGLE,
+    static=False,
 )
 def _variance(
     result: Any, x: Any, axes: Any, correction: float | None, keeps: bool, root: bool = False
@@ -236,18 +252,23 @@ def _variance(
     mean = fn.linear(rows, _ones(width, 1 / width, x.dtype))
     rows = rows - mean
     power = fn.linear(rows * rows, _ones(width, 1 / (width - correction), x.dtype))
-    power = power.reshape(shape).sqrt() if root else power.reshape(shape)
-    return [power, mean.reshape(shape)] if with_mean else power
+    power = shape_rows(power, shape)
+    power = power.sqrt() if root else power
+    return [power, shape_rows(mean, shape)] if with_mean else power
 
 
 _remedy(
     "norms",
     *(aten.std.dim, aten.std.correction, aten.std_mean.dim, aten.std_mean.correction),
     dtypes=_SINGLE,
+    static=False,
 )(partial(_variance, root=True))
 
 
-@_remedy("norms", aten.linalg_vector_norm.default, aten.norm.Scalar, aten.norm.ScalarOpt_dim)
+_LENGTHS = (aten.linalg_vector_norm.default, aten.norm.Scalar, aten.norm.ScalarOpt_dim)
+
+
+@_remedy("norms", *_LENGTHS, static=False)
 def _length(
     result: Any,
     x: Any,
@@ -263,7 +284,7 @@ def _length(
     rows = gather_rows(x)
     terms = rows.abs() if order == 1 else rows * rows
     total = fn.linear(terms, _ones(width, 1.0, x.dtype))
-    return (total if order == 1 else total.sqrt()).reshape(result.shape)
+    return shape_rows(total if order == 1 else total.sqrt(), result.shape)
 
 
 @_remedy("norms", aten.linalg_norm.default)

@@ -43,6 +43,7 @@ from workbench.plugins.remedies.graph import (
     is_double,
     join_equal,
     replace_part,
+    separate_constants,
     use_single_precision,
 )
 from workbench.plugins.remedies.indexing import find_sums
@@ -256,6 +257,7 @@ class Remedies(Rewriter):
         What is quantised next keeps functions of many operators, which would not survive that.
         """
         counts: Counter[str] = Counter()
+        constants = {*exported.constants}
         names = BEFORE_QUANTISATION & {*names} if quantised else names
         if "doubles" in names:
             counts["doubles"] = use_single_precision(exported)
@@ -279,6 +281,7 @@ class Remedies(Rewriter):
         if made:
             fold(exported, made)
         if counts:
+            separate_constants(exported, constants)
             _free_strides(exported)
             exported.graph.lint()
             exported.graph_module.recompile()
