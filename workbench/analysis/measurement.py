@@ -464,7 +464,7 @@ class Measurement(Noun):
     @cached_property
     def traced_nodes(self) -> dict[str, frozenset[str]]:
         """The operators of the model's trace that each row executes, by their names there."""
-        origins = {step.id: step.origin for step in self.flow.steps if step.origin}
+        origins = {step.id: step.origin for step in self.structure.steps if step.origin}
         names = {node: origin.traced for node, origin in origins.items()}
         return {
             key: frozenset(names.get(node, "") for node in nodes)
@@ -473,8 +473,16 @@ class Measurement(Noun):
 
     @cached_property
     def flow(self) -> Dataflow:
-        """The program as a graph; empty if its operators are unknown."""
-        method = self.resized and find_method(self.ledger.drop_duplicates("key"), self.resized)
+        """The program as a graph, with its sizes; empty if these or its operators are unknown."""
+        return self._draw(self.resized)
+
+    @cached_property
+    def structure(self) -> Dataflow:
+        """The same at the largest sizes that it takes, which are always known."""
+        return self._draw(self.sidecar) if self.resized is None else self.flow
+
+    def _draw(self, sidecar: Layers | None) -> Dataflow:
+        method = sidecar and find_method(self.ledger.drop_duplicates("key"), sidecar)
         return Dataflow(method or Method("", (), {}, ()))
 
     def activation_bytes(self, dropped: FlowStep | None = None) -> int:

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.analysis import quality
-from workbench.analysis.dataflow import FlowStep, instruction_of
+from workbench.analysis.dataflow import Dataflow, FlowStep, instruction_of
 from workbench.analysis.findings.finding import Gain
 from workbench.analysis.run import Measurement
 from workbench.analysis.statistics import blocks_of, half_width
@@ -31,10 +31,13 @@ def keys_of(
     return [key for key in keys if unclaimed is None or key in unclaimed]
 
 
-def steps_of(m: Measurement, keys: Iterable[str]) -> list[FlowStep]:
-    """The program's operators that some rows execute."""
+def steps_of(
+    m: Measurement, keys: Iterable[str], flow: Dataflow | None = None
+) -> list[FlowStep]:
+    """The program's operators that some rows execute, in ``m.flow`` or another graph."""
+    by_id = (flow or m.flow).by_id
     nodes = (node for key in keys for node in m.nodes.get(key, ()))
-    return [m.flow.by_id[node] for node in nodes if node in m.flow.by_id]
+    return [by_id[node] for node in nodes if node in by_id]
 
 
 def call_keys(m: Measurement, keys: Iterable[str]) -> list[str]:

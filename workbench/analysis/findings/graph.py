@@ -68,7 +68,9 @@ def find_replaceable(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
             continue  # `find_fixed` is about them
         remedy, nodes = REMEDIES.get(rewrite.name), {*rewrite.nodes}
         steps = [
-            s for s in m.flow.steps if s.origin and (s.origin.traced or s.origin.node) in nodes
+            step
+            for step in m.structure.steps
+            if step.origin and (step.origin.traced or step.origin.node) in nodes
         ]
         keys = keys_of(m, steps, unclaimed)
         if remedy is None or claimed.issuperset(keys):
@@ -436,7 +438,7 @@ def name_kernel(operator: str) -> str:
 
 def _reason_of_row(m: Measurement, key: str) -> str:
     """Why the partitioner left the operator of a row; empty if it gave no reason."""
-    steps = [step for step in gains.steps_of(m, [key]) if step.is_kernel]
+    steps = [step for step in gains.steps_of(m, [key], m.structure) if step.is_kernel]
     return _reason_of(m, steps[0]) if steps else ""
 
 
@@ -459,7 +461,8 @@ def _layouts_around(m: Measurement, keys: Collection[str]) -> list[str]:
     Also those of what a kernel reads, as it is or after pointwise operators: the kernel ends the
     delegate, and values leave it in PyTorch's layout.
     """
-    kernels, flow = gains.steps_of(m, keys), m.flow
+    flow = m.structure
+    kernels = gains.steps_of(m, keys, flow)
     around = {step.id: step for kernel in kernels for step in flow.neighbours(kernel)}
     left = [u for kernel in kernels for tensor in kernel.reads for u in flow.users[tensor]]
     while left:

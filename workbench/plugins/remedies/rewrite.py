@@ -26,6 +26,7 @@ from workbench.plugins.remedies.equivalence import (
     Equivalent,
     Finder,
     Refused,
+    is_static,
     list_operators,
     trace,
 )
@@ -223,7 +224,7 @@ def _join_parts(parts: list[tuple[Equivalent, list[str]]]) -> Rewrite:
     ratios = [round(part.sqnr_db, 1) for part, _ in parts if not math.isnan(part.sqnr_db)]
     ratio = min(ratios) if len(ratios) == len(parts) else None
     new = [node for part, _ in parts for node in list_operators(part)]
-    flops = 2.0 * sum(count_products(node) for node in new)
+    flops = 2.0 * sum(count_products(node) for node in new if is_static(node))
     names = tuple(tuple(node.name for node in part.nodes) for part, _ in parts)
     facts = (round(kept, 3), ratio, len(new), names, _write_code(largest), flops)
     return Rewrite(largest.name, largest.text, nodes, *facts)
