@@ -128,28 +128,32 @@ def test_a_lowered_program_is_profiled_as_its_module_is(exported, tmp_path, monk
     assert again.record.plan.inputs[0].sha256 == module.record.plan.inputs[0].sha256
 
 
+@needs("remedies")
 @pytest.mark.whole
-def test_layers_are_known_where_a_size_is_not(tmp_path, monkeypatch):
+def test_layers_and_remedies_are_known_where_a_size_is_not(tmp_path, monkeypatch):
     class Positions(nn.Module):
         def __init__(self):
             super().__init__()
             self.rows, self.last = nn.Embedding(10, 16), nn.Linear(16, 32)
+            self.norm = nn.LayerNorm(16)
             self.register_buffer("places", torch.ones(32, 16))
 
         def forward(self, x):
-            return self.last(self.rows(x) + self.places[: x.shape[1]])
+            return self.last(self.norm(self.rows(x) + self.places[: x.shape[1]]))
 
     x = torch.ones(1, 9, dtype=torch.long)
     tokens = torch.export.Dim("tokens", min=2, max=32)
     dynamic = torch.export.export(Positions(), (x,), dynamic_shapes=({1: tokens},))
     monkeypatch.chdir(tmp_path)
     measure = wb.MeasureOptions(runs=1, processes=1, evidence=False)
-    run = wb.profile(lower(dynamic).to_executorch(), (x,), effort="quick", measure=measure)
+    program = lower(dynamic, generate_etrecord=True).to_executorch()
+    run = wb.profile(program, (x,), effort="quick", measure=measure)
     operators = run.subject.operators.set_index("module")
     assert "test_scripts.py:" in operators.loc["last", "source"]
     assert operators[["shapes", "flops"]].isna().all(axis=None), "32 is a size of the weights, too"
     layers = run.subject.layers.set_index("module")
     assert layers["flops"].isna().all() and layers.loc["last", "share"] > 0
+    assert "norms" in set(run.subject.findings["remedy"])
 
 
 @pytest.mark.whole

@@ -31,9 +31,7 @@ def keys_of(
     return [key for key in keys if unclaimed is None or key in unclaimed]
 
 
-def steps_of(
-    m: Measurement, keys: Iterable[str], flow: Dataflow | None = None
-) -> list[FlowStep]:
+def steps_of(m: Measurement, keys: Iterable[str], flow: Dataflow | None = None) -> list[FlowStep]:
     """The program's operators that some rows execute, in ``m.flow`` or another graph."""
     by_id = (flow or m.flow).by_id
     nodes = (node for key in keys for node in m.nodes.get(key, ()))

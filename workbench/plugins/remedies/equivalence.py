@@ -252,13 +252,16 @@ def reshape(x: Any, shape: Sequence[int]) -> Any:
     return x if [*x.shape] == [*shape] else aten.reshape.default(x, [*shape])
 
 
-def rows_along(shape: Sequence[int], axes: Iterable[int]) -> tuple[int, Build]:
+def rows_along(
+    shape: Sequence[int], axes: Iterable[int], result: Sequence[int] = ()
+) -> tuple[int, Build]:
     """How many elements some axes have together, and what makes a row of them of a tensor.
 
-    Tensors of dynamic sizes stay as they are: `Refused` if the axes are not the last one.
+    Where these sizes or those of the ``result`` are dynamic, tensors stay as they are: `Refused`
+    if the axes are not the last one.
     """
     along = sorted(axis % len(shape) for axis in axes)
-    if not _are_fixed(shape):
+    if not _are_fixed([*shape, *result]):
         width = shape[-1]
         if along != [len(shape) - 1] or not isinstance(width, int):
             raise Refused("rows of dynamic sizes")

@@ -224,7 +224,8 @@ def _total(result: Any, x: Any, *given: Any, is_mean: bool = False) -> Any:
     *axes, dtype = given
     if dtype is not None or (is_mean and axes and averages_images(x, axes[0])):
         return None
-    width, gather_rows = rows_along(x.shape, (axes and axes[0]) or range(x.ndim))
+    given_axes = (axes and axes[0]) or range(x.ndim)
+    width, gather_rows = rows_along(x.shape, given_axes, result.shape)
     row = _ones(width, 1 / width if is_mean else 1.0, x.dtype)
     return shape_rows(fn.linear(gather_rows(x), row), result.shape)
 
@@ -242,9 +243,9 @@ def _variance(
     result: Any, x: Any, axes: Any, correction: float | None, keeps: bool, root: bool = False
 ) -> Any:
     """A variance or standard deviation over some axes, with means as products."""
-    width, gather_rows = rows_along(x.shape, axes or range(x.ndim))
     with_mean = not isinstance(result, torch.Tensor)
     shape = result[0].shape if with_mean else result.shape
+    width, gather_rows = rows_along(x.shape, axes or range(x.ndim), shape)
     correction = 1 if correction is None else correction
     if width <= correction:
         return None
@@ -280,7 +281,7 @@ def _length(
     """A norm along some axes: a product sums the squares or absolute values."""
     if order not in (None, 1, 2) or dtype is not None or not result.is_floating_point():
         return None
-    width, gather_rows = rows_along(x.shape, axes or range(x.ndim))
+    width, gather_rows = rows_along(x.shape, axes or range(x.ndim), result.shape)
     rows = gather_rows(x)
     terms = rows.abs() if order == 1 else rows * rows
     total = fn.linear(terms, _ones(width, 1.0, x.dtype))
