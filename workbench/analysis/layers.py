@@ -57,9 +57,7 @@ def tabulate_layers(
     # The last column, without a path, is for events in no layer.
     column = {path: number for number, path in enumerate([*paths, None])}
     inside, own = _place_operators(modules, lineages, column)
-    flops = operators["flops"] * operators["calls"]
-    # Of what is no layer's, such as overhead, it is nothing; where no size is known, unknown.
-    flops = (flops if flops.isna().all() else flops.fillna(0.0)).to_numpy(float)
+    flops = _count_flops(operators)
     total, half = time @ inside, np.full(len(column), np.nan)
     if runs is not None:
         times = runs[list(operators["key"])].fillna(0.0).to_numpy()
@@ -85,6 +83,12 @@ def tabulate_layers(
     order = sorted(paths, key=lambda path: [(-spent[p], p) for p in reversed(_lineage(path))])
     table = table.iloc[[column[path] for path in [*order, None]]].reset_index(drop=True)
     return LAYERS.check(table[LAYERS.names])
+
+
+def _count_flops(operators: pd.DataFrame) -> np.ndarray:
+    """The operations of each row: none of overhead; unknown where no size is known."""
+    flops = operators["flops"] * operators["calls"]
+    return (flops if flops.isna().all() else flops.fillna(0.0)).to_numpy(float)
 
 
 def _place_operators(
