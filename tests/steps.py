@@ -128,6 +128,19 @@ class Masked(nn.Module):
         return self.block(x, x, mask)
 
 
+class Turned(nn.Module):
+    """Tokens attend to each other, turned by the angles of their places."""
+
+    def __init__(self, width=32):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(3))
+
+    def forward(self, x, angles):
+        q, k, v = (layer(x) for layer in self.layers)
+        q, k = (torch.cat((y[..., :16] * angles, y[..., 16:]), -1) for y in (q, k))
+        return x + (q @ k.transpose(1, 2)).softmax(-1) @ v
+
+
 class Generated(nn.Module):
     """A decoder of one token with its own cache, and the place of the token."""
 
@@ -166,5 +179,6 @@ STEPS = {
     ),
     "towers": (lambda: (Towers(), (torch.randn(1, 9, 32), torch.randn(1, 7, 32))), ()),
     "masked": (lambda: (Masked(), (torch.randint(0, 50, (1, 5)), torch.ones(1, 5))), ()),
+    "turned": (lambda: (Turned(), (torch.randn(1, 5, 32), torch.randn(5, 16))), ()),
     "generated": (lambda: (Generated(), (torch.tensor([[3]]), torch.tensor([5]))), ()),
 }  # fmt: skip

@@ -83,5 +83,5 @@ def test_relu_is_tried_instead_of_silu_and_is_another_function(tmp_path):
     (finding,) = (each for each in run.opportunities if each.rule == "float functions")
     assert len(finding.operators) == 8
     (trial,) = wb.check_findings(run, net, x, finding=finding.id, budget_s=3)
-    assert (trial.problem, trial.tried) == ("", 2)
+    assert (trial.problem, trial.tried, trial.whole) == ("", 2, True)
     assert trial.sqnr_db is not None and trial.sqnr_db < 40, "it says how far it differs"

@@ -25,18 +25,21 @@ def guess_staying(exported: ExportedProgram, dependence: Dependence) -> tuple[st
     """The inputs that probably stay while others change, in order; some input always changes.
 
     Attention over them by what changes (the states of an encoder, an image), features that are
-    attended to with tokens, and positions of which tables are made.
+    attended to with tokens, and positions of which tables are made. Attention asks by what tokens
+    or layers make, not by positions alone.
     """
     nodes, inputs = list(exported.graph.nodes), {*dependence.inputs}
     read = [
         (frozenset().union(*map(dependence.of, asked)), dependence.of(values))
         for asked, values in _list_attention(nodes)
     ]
+    tokens = _list_tokens(nodes, dependence)
+    made = [dependence.of(node) for node in nodes if node.target in PRODUCTS]
+    asking = tokens.union(*(each for each in made if len(each & inputs) == 1)) & inputs
     staying: set[str] = set()
     for asked, values in read:
-        if values <= inputs and (asked & inputs) - values - staying:
+        if values <= inputs and (asked & asking) - values - staying:
             staying |= values
-    tokens = _list_tokens(nodes, dependence)
     several = {
         node.name
         for node in nodes

@@ -957,6 +957,26 @@ def test_a_part_returns_nothing_that_nobody_reads(tmp_path):
 
 
 @pytest.mark.cases
+def test_an_option_is_tried_where_a_finding_has_some_of_its_parts(tmp_path):
+    """`--rewrite matrices` changes both; a table that is read by rows, too, is still turned."""
+
+    def run(net, ids):
+        x = net.layers[0](ids)
+        return x.cumsum(-1).flip(1).sin() @ net.layers[0].weight.t(), x.roll((1, 2), (1, 2)) @ net.w
+
+    layers, buffers = [nn.Embedding(300, 64)], {"w": torch.randn(64, 8)}
+    module, ids = Net(run, *layers, **buffers).eval(), torch.randint(0, 300, (1, 64))
+    program = wb.export_model(module, ids, root=tmp_path, progress=quiet)
+    brief = wb.MeasureOptions(processes=2, runs=4, evidence=False, cold_start=False, roof=False)
+    trials = wb.check_findings(wb.measure(program, options=brief, root=tmp_path), module, ids)
+    several = [each for each in program.export.rewrites if each.name == "matrices"]
+    tried = {each.finding: each for each in trials}
+    assert len(several) > 1 and tried["matrices"].whole, tried
+    (constants,) = (each for each in trials if each.remedy == "constants")
+    assert constants.answer == "gains", constants.problem
+
+
+@pytest.mark.cases
 def test_a_filter_of_two_calls_is_no_obstacle_to_a_remedy(tmp_path, in_parts):
     """With the remedy, both calls are in one delegate, where upstream refuses a shared filter."""
     torch.manual_seed(0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -130,20 +131,30 @@ def check_findings(
         return True
 
     for m in measurements:
-        while name != TOGETHER and (chosen := choose_findings(m, name, top)):
-            pairs = [(each, each.rewrite) for each in chosen if each.rewrite]
-            if not attempt(m, [(r, f.id, f"{r.name}: {f.cause}") for f, r in pairs]):
-                return trials
-            if name:
-                break
-            # Those that gained less than was estimated leave their places to others.
-        together = join_helping(m, again=bool(name)) if name in ("", TOGETHER) else None
-        if together and not attempt(m, [(together, TOGETHER, f"{together.name} together")]):
+        if not all(attempt(m, each) for each in _list_attempts(m, name, top)):
             return trials
     if name == TOGETHER and not trials:
         hint = "try the remedies alone first: --check"
         raise UsageError("fewer than two remedies were shown to help", where=name, hint=hint)
     return trials
+
+
+def _list_attempts(m: Measurement, name: str, top: int) -> Iterator[list[tuple[Rewrite, str, str]]]:
+    """What is tried next, after what was: findings, then the options that help, then all of them.
+
+    Each is a remedy, what its trial is of, and a text.
+    """
+    while name != TOGETHER and (chosen := choose_findings(m, name, top)):
+        pairs = [(each, each.rewrite) for each in chosen if each.rewrite]
+        yield [(rewrite, f.id, f"{rewrite.name}: {f.cause}") for f, rewrite in pairs]
+        if name:
+            break
+        # Those that gained less than was estimated leave their places to others.
+    for option in list_options(m):
+        yield [(option, option.name, f"{option.name}: {option.text}")]
+    together = join_helping(m, again=bool(name)) if name in ("", TOGETHER) else None
+    if together:
+        yield [(together, TOGETHER, f"{together.name} together")]
 
 
 def _check_name(name: str, measurements: Sequence[Measurement]) -> None:
@@ -152,6 +163,19 @@ def _check_name(name: str, measurements: Sequence[Measurement]) -> None:
     if name and name != TOGETHER and all(name != each.id for each in findings):
         known = [each.id for each in findings if each.rewrite]
         raise unknown_name("finding", name, [*known, TOGETHER])
+
+
+def list_options(m: Measurement) -> list[Rewrite]:
+    """Remedies that help one finding of several, as the options that change all of their parts."""
+    if not _runs_whole(m) or m.latency_ms > SMALL_MS or m.export is None:
+        return []
+    counts, made = Counter(each.name for each in m.export.rewrites), {t.finding for t in m.trials}
+    helping = dict.fromkeys(each.remedy for each in m.opportunities if each.helps)
+    return [
+        Rewrite(name, "all of its parts", (), 1.0, None, 0, ((),))
+        for name in helping
+        if counts[name] > 1 and name not in made
+    ]
 
 
 def join_helping(m: Measurement, *, again: bool = False) -> Rewrite | None:
@@ -226,10 +250,11 @@ class _Bench:
         """The parts that are tried; none if the remedy is tried on the whole program."""
         if not any(rewrite.parts) or rewrite.name == SPLIT:
             return []
-        if isinstance(rewrite, Change):
-            return self.chooser.choose(rewrite)
-        calls = [node for node in self.chooser.nodes.values() if node.op == "call_function"]
         m = self.measurement
+        if isinstance(rewrite, Change):
+            is_whole = not (rewrite.is_size or m.phase.name or m.latency_ms > SMALL_MS)
+            return [] if is_whole else self.chooser.choose(rewrite)
+        calls = [node for node in self.chooser.nodes.values() if node.op == "call_function"]
         is_small = len(calls) <= SMALL_OPERATORS and m.latency_ms <= SMALL_MS
         # The remedy of a name changes all parts that have it.
         alike = sum(other.name == rewrite.name for other in self.export.rewrites)
@@ -359,17 +384,23 @@ class _Bench:
     def _lower(self, rewrite: Rewrite) -> Iterator[Lowered]:
         """The parts of a remedy without and with it; or all of the program, and with it."""
         from workbench.graphs import lower_model, trace_model
+        from workbench.plugins.remedies.changes import use_function
 
         if rewrite.name == SPLIT:
             yield from self._split(rewrite)
             return
         if not self.tried[rewrite]:
-            if rewrite.name in PRECISIONS:
-                options = replace(self.options, dtype=rewrite.name)
+            model, trace, options = self.model, self.trace, self.options
+            if isinstance(rewrite, Change):
+                model = replace(model, module=trace.exported.module(check_guards=False))
+                model = replace(use_function(model, rewrite.parts, rewrite.of), exported=None)
+                trace = trace_model(model)
+            elif rewrite.name in PRECISIONS:
+                options = replace(options, dtype=rewrite.name)
             else:
                 names = rewrite.name.split(",")
-                options = replace(self.options, rewrite=(*self.options.rewrite, *names))
-            changed = lower_model(self.model, options, self.trace, whole=False)
+                options = replace(options, rewrite=(*options.rewrite, *names))
+            changed = lower_model(model, options, trace, whole=False)
             yield self._reopen(changed.inputs)
             yield changed
             return
@@ -380,8 +411,6 @@ class _Bench:
         part = self.parts.extract(names)
         trace = trace_model(part)
         if isinstance(rewrite, Change):
-            from workbench.plugins.remedies.changes import use_function
-
             other = use_function(part, self.tried[rewrite], rewrite.of)
             yield lower_model(part, self.options, trace, whole=False)
             yield lower_model(other, self.options, trace_model(other), whole=False)
