@@ -130,6 +130,14 @@ def _layer_norm(result: Any, x: Any, shape: Any, *arguments: Any) -> Any:
     return fn.layer_norm(x.float(), shape, weight, bias, arguments[2]).to(x.dtype)
 
 
+@_remedy("layer_norm", aten.group_norm.default, dtypes={torch.half, torch.bfloat16}, static=False)
+def _group_norm(
+    result: Any, x: Any, groups: int, weight: Any, bias: Any, eps: float, *_: Any
+) -> Any:
+    weight, bias = (each if each is None else each.float() for each in (weight, bias))
+    return fn.group_norm(x.float(), groups, weight, bias, eps).to(x.dtype)
+
+
 @_remedy("mean", aten.mean.dim)
 def _mean(result: Any, x: Any, axes: Any, keeps: bool, dtype: Any) -> Any:
     if not averages_images(x, axes) or keeps or dtype is not None:

@@ -42,7 +42,7 @@ _TABLE = (
     ),
     Remedy(
         "layer_norm",
-        "layer norm in half precision and bfloat16 in single precision",
+        "layer norm and group norm in half precision and bfloat16 in single precision",
         "norm.float()(x.float()).to(x.dtype)",
         common=True,
         until="1.6",
