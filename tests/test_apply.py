@@ -207,7 +207,7 @@ def test_what_cannot_be_applied_is_one_line_with_the_next_step(cli):
     with pytest.raises(wb.WorkbenchError, match="no remedy was shown to help -> "):
         other.apply()
     given = wb.open_run(wb.sample_run("Net"))
-    with pytest.raises(wb.WorkbenchError, match=r"the run's model was a module -> pass it"):
+    with pytest.raises(wb.WorkbenchError, match=r"the run's model was a module -> run\.apply"):
         given.apply()
     trace = wb.open_run(DATA / "etdump" / "mobilenet_v3_small.etdump")
     for name in (None, "nope"):

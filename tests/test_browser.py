@@ -29,8 +29,8 @@ HARMLESS = re.compile(
     r"|widget model not found",  # of a saved notebook
     re.I,
 )
-#: Whatever a person can turn in a cell's output.
-CONTROLS = ".jupyter-widgets :is(select, input, button, .noUi-handle)"
+#: Whatever a person can turn in a cell's output, beside buttons that measure.
+CONTROLS = ".jupyter-widgets :is(select, input, button, .noUi-handle):not(.wb-findings *)"
 #: Milliseconds: for a kernel to start or an export to be made, and for a figure to be drawn anew.
 LONG, SHORT = 300_000, 90_000
 #: What selects a part of the model by the keyboard.

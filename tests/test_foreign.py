@@ -45,6 +45,8 @@ SHAPES = {
     "flat": (["net_sme_on_t4.etdump", "net_sme_off_t4.etdump"], "sme_off>sme_on", 4, 1),
     "restarts": (["a_on_p1.etdump", "a_on_p2.etdump", "a_off_p1.etdump", "a_off_p2.etdump"],
                  "a_off>a_on", 1, 2),
+    "numbered": (["on/trace_1.etdump", "on/trace_2.etdump", "off/1.etdump", "off/2.etdump"],
+                 "off>on", 1, 2),
     "ours": (["sme2_on/n_xnnpack_fp32_sme2_on_t2.etdump",
               "sme2_off/n_xnnpack_fp32_sme2_off_t2.etdump"], "sme2_off>sme2_on", 2, 1),
     "kit": (["toy_cnn_xnnpack_fp16_mac_sme2_on_t1.etdump",

@@ -127,7 +127,7 @@ def find_subject(measurement: Measurement, model: Any = None, inputs: Any = None
         return export.spec, None  # which this process was told to load
     trusted_spec(export, where)
     if not export.spec:
-        raise UsageError("the run's model was a module", where=where, hint="pass it")
+        raise UsageError("the run's model was a module", where=where, hint="run.apply(ID, net)")
     return export.spec, None
 
 

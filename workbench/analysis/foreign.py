@@ -281,11 +281,10 @@ def _read_traces(
     return traces, unreadable
 
 
-#: How the name of a trace ends: with threads and a restart, in any order; by what each begins with.
-_ENDINGS = re.compile(
-    r"(?:(?:^|[_.-])(?:(?:t|threads?)[_-]?[1-9]\d{0,3}|(?:p|process|run)[_-]?\d{1,4}))*$", re.I
-)
-_NUMBER = re.compile(r"([a-z])[a-z]*[_-]?(\d+)", re.I)
+#: How the name of a trace ends: with threads and a restart, in any order, or with a bare number.
+_THREADS = r"(?:^|[_.-])t(?:hreads?)?[_-]?([1-9]\d{0,3})"
+_RESTART = r"(?:^|[_.-])(?:p|process|run|restart|rep|repeat|trial|trace|etdump)[_-]?(\d{1,4})"
+_ENDINGS = re.compile(rf"(?:{_THREADS}|{_RESTART}|^(\d{{1,4}}))*$", re.I)
 #: The names that both the workbench and the kit give to programs, then an experiment.
 _PROGRAM = re.compile(r"(?P<stem>.+?_(?:xnnpack|portable)_[a-z]*\d+[a-z\d]*)_(?P<rest>.+)")
 
@@ -295,13 +294,13 @@ def name_traces(
 ) -> tuple[str, dict[Path, TraceName]]:
     """The program's name, or empty; and experiment, threads and restart of every trace.
 
-    Subfolders, or else file names, name the experiments; ``_t4`` is a thread count and ``_p2`` a
-    restart. ``stems`` are names that the program may have, ``labels`` what is known by file name.
+    Subfolders, or else file names, name the experiments; ``_t4`` is a thread count; ``_p2``,
+    ``trace_2`` or a bare number is a restart. ``stems`` are names that the program may have,
+    ``labels`` what is known by file name.
     """
     rests, counts, restarts, model = {}, {}, {}, ""
     for path in paths:
-        rest, numbers = _split(path.name.removesuffix(ETDUMP))
-        counts[path], restarts[path] = numbers.get("t", 0), numbers.get("p", numbers.get("r", -1))
+        rest, counts[path], restarts[path] = _split(path.name.removesuffix(ETDUMP))
         for stem in filter(None, stems):
             if _begins_with(rest, stem):
                 model, rest = stem, rest[len(stem) + 1 :]
@@ -328,11 +327,11 @@ def _begins_with(name: str, stem: str) -> bool:
     return name == stem or (name.startswith(stem) and name[len(stem)] in "_.-")
 
 
-def _split(name: str) -> tuple[str, dict[str, int]]:
-    """A name without its ending, and the numbers in that, by the first letter of what they are."""
+def _split(name: str) -> tuple[str, int, int]:
+    """A name without its ending, and of that the threads, or 0, and the restart, or -1."""
     ending = next(_ENDINGS.finditer(name))
-    numbers = {letter.lower(): int(number) for letter, number in _NUMBER.findall(ending[0])}
-    return name[: ending.start()], numbers
+    threads, restart, bare = ending.groups()
+    return name[: ending.start()], int(threads or 0), int(restart or bare or -1)
 
 
 def _name_by_folder(

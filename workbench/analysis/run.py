@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -245,10 +246,10 @@ class Run(Noun):
             if same and threads in (None, after.threads):
                 return comparison
         if baseline is None or candidate is None:
-            names = ", ".join(dict.fromkeys(m.label for m in self.measurements))
-            several = len({m.name for m in self.measurements}) > 1
-            hint = "name both of" if several else "add traces of another experiment to"
-            hint += f" {names}"
+            names = list(dict.fromkeys(m.name for m in self.measurements))
+            sides = shlex.join(f"{self.path}:{name}" for name in names[:2])
+            hint = f"add traces of another experiment to {names[0]}"
+            hint = f"workbench compare {sides}" if len(names) > 1 else hint
             raise StoreError("compares no two experiments", where=self.path, hint=hint)
         counts = () if threads is None else (threads,)
         before, after = self[baseline, *counts], self[candidate, *counts]

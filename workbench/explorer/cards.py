@@ -52,6 +52,7 @@ class FindingCards(widgets.VBox):
         rest = [widgets.Accordion([widgets.VBox(more)], titles=(f"{len(more)} more",))] * bool(more)
         hidden = widgets.HTML(hide_still(self._still))
         super().__init__([widgets.HTML(notes), grid, *rest, self.row, self.results, hidden])
+        self.add_class("wb-findings")
 
     def _make_button(self, finding: Finding) -> widgets.Button:
         tip = f"Measure the model with {finding.remedy} beside the original"

@@ -7,6 +7,7 @@ from pkgutil import resolve_name
 
 from workbench import emulation, wording
 from workbench.analysis.findings import text as words
+from workbench.analysis.findings.complete import is_loadable
 from workbench.analysis.findings.finding import Finding
 from workbench.analysis.run import Measurement, Run
 from workbench.plots.tables import Table, join_tables, show_note, to_html, to_markdown
@@ -30,9 +31,10 @@ class Cards(Table):
     notes: str = ""
 
     def _ipython_display_(self) -> None:
-        known = self.run is not None and self.run.subject.export
-        if not (known and is_interactive() and any(f.is_option for f in self.findings)):
+        if not (self.run and is_interactive() and any(f.is_option for f in self.findings)):
             raise NotImplementedError  # it is shown as any other table
+        if not is_loadable(self.run.subject):  # as a module of another process
+            raise NotImplementedError
         widget = resolve_name(_LIVE)(self.findings, self.run, self, self.notes)
         widget._ipython_display_()
 

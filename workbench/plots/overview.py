@@ -1,6 +1,7 @@
 """The answer of a run or a comparison on one screen: verdict, bars, findings, next step."""
 
 import html
+import shlex
 from collections.abc import Iterator, Sequence
 
 from workbench import emulation
@@ -19,6 +20,7 @@ from workbench.wording import plural
 
 #: Verdicts before a fold, findings of an overview, and letters of the line above folded caveats.
 TOP_VERDICTS, TOP_FINDINGS, _LINE = 3, 3, 96
+_SIDES = 4  #: Bars of experiments that are not compared.
 _ITEMS = '<ol class="lead" style="margin:.2em 0 .5em;padding-left:1.6em">'
 
 
@@ -91,14 +93,26 @@ def _compare_sides(source: Run | Comparison) -> Iterator[Table]:
     texts = [
         ab.text for ab in sorted(comparisons, key=lambda ab: ab.verdict.outcome != emulation.WRONG)
     ]
-    texts = texts or ["No comparison: the run has no two experiments of one program."]
     sides = [subject_of(source)]
     if comparisons:
         sides = [comparisons[0].baseline, comparisons[0].candidate]
+    elif isinstance(source, Run):
+        sides = [m for m in source.traced if not m.control][:_SIDES] or sides
+        texts = _name_sides(source)
     yield show_note(*texts[:TOP_VERDICTS], leads=True)
     yield _draw_sides(sides)
     if others := texts[TOP_VERDICTS:]:
         yield show_note(*others).fold(plural(len(others), "more comparison"))
+
+
+def _name_sides(run: Run) -> list[str]:
+    """Why a run has no comparison, and what makes one."""
+    names = list(dict.fromkeys(m.name for m in run.measurements if not m.control))
+    if len(names) < 2:
+        return ["No comparison: one experiment was measured."]
+    sides = shlex.join(f"{run.path}:{name}" for name in names[:2])
+    what = f"No comparison: {' and '.join(names)} ran different programs."
+    return [what, f"To compare two: workbench compare {sides}"]
 
 
 def _draw_sides(sides: Sequence[Measurement]) -> Table:

@@ -96,12 +96,12 @@ def show_source(m: Measurement, top: int) -> Iterator[str | Table]:
     yield Table(f"<style>{_CSS.read_text()}</style>{shown}", page.write())
     if not page.timed:
         return
-    caption = "The lines with the most time; low, high: 95 % interval"
-    columns = ["source", "code", "mean_ms", "low_ms", "high_ms", "share"]
+    caption = "The lines with the most time"
+    columns = ["source", "code", "mean_ms", "share"]
     columns += ["baseline_ms", "speedup", "outcome"] if page.compared else []
     places = known["file"] + ":" + known["line"].astype(str)
     lines = known.assign(source=places, code=[page.code(place).strip() for place in places])
-    yield show_table(lines, [*columns, "dtype", "operators"], top=top, caption=caption)
+    yield show_table(lines, columns, top=top, caption=caption)
 
 
 def _summarize(m: Measurement, known: pd.DataFrame) -> str:

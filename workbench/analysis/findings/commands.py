@@ -109,6 +109,8 @@ def advise_next(m: Measurement, findings: Sequence[Finding], run: str = "") -> s
     if is_lowered_here(m):
         names = find_names(m)
         return f"lower another one, then: wb.profile([{names.module}, other], {names.given})"
+    if not m.program.pte:
+        return complete_command(m, "workbench report RUN_DIR")
     if m.export is None:
         return complete_command(m, "change it, then: workbench run MODEL.pte --against NEW.pte")
     options = (f for f in findings if f.is_option and not (f.by_hand or f.is_hopeless))

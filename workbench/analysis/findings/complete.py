@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from workbench.analysis.findings.finding import Change, Finding
+from workbench.errors import UsageError
 from workbench.names import name_in_main
 from workbench.store import artifacts_dir
 
@@ -55,6 +56,17 @@ def is_lowered_here(m: Measurement) -> bool:
     from workbench.export.artifact import recall_lowered
 
     return m.export is None and recall_lowered(m.program.sha256) is not None
+
+
+def is_loadable(m: Measurement) -> bool:
+    """Whether this process can measure its model again: it has the module, or may load it."""
+    from workbench.analysis.exports import find_subject
+
+    try:
+        find_subject(m)
+    except UsageError:
+        return False
+    return True
 
 
 def complete_finding(m: Measurement, finding: Finding) -> Finding:
