@@ -72,8 +72,9 @@ def renamed(tmp_path_factory):
 def test_the_verdict_on_a_part_is_that_of_the_comparison(by):
     """One correction and one control for both, whichever way the sides are put together."""
     ab = recorded().compare()
-    aligned = wb.combine_runs({m.name: m for m in (ab.baseline, ab.candidate)}, across=()).align(by)
-    rows = aligned[(aligned["run"] == ab.candidate.name) & (aligned["level"] == by)]
+    aligned = wb.combine_runs([ab.baseline, ab.candidate.run], across=()).align(by)
+    last = aligned["run"].iloc[-1]
+    rows = aligned[(aligned["run"] == last) & (aligned["level"] == by)]
     parts = {"layer": ab.layers, "category": ab.categories, "operator": ab.operators}[by]
     wanted = parts.set_index("key" if by == "operator" else "name")["outcome"]
     assert rows.set_index("name")["outcome"].to_dict() == wanted.to_dict()

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -129,7 +129,7 @@ def find_measurements(names: Sequence[str], categories: str | Path = "") -> dict
     return measurements
 
 
-def check_several(names: Collection[str], where: str = "compare") -> None:
+def check_several(names: Collection[Any], where: str = "compare") -> None:
     """Refuse a single measurement, and one that is named twice."""
     if len(names) < 2 or len(set(names)) < len(names):
         raise UsageError("needs two or more measurements, each once", where=where)
@@ -319,7 +319,7 @@ def tabulate_pairs(pairs: Mapping[str, Comparison]) -> pd.DataFrame:
 
 
 def combine_runs(
-    measurements: Sequence[str] | Mapping[str, Measurement],
+    measurements: Sequence[str | Run | Measurement] | Mapping[str, Measurement],
     *,
     across: str | Collection[str] | None = None,
     categories: str | Path = "",
@@ -329,8 +329,8 @@ def combine_runs(
     Parameters
     ----------
     measurements
-        Two or more of ``RUN_DIR[:EXPERIMENT[:THREADS]]``; the experiment is the candidate of the
-        run's first comparison by default. Or measurements by a name.
+        Two or more runs, measurements or ``RUN_DIR[:EXPERIMENT[:THREADS]]``; of a run, it is the
+        candidate of the first comparison by default. Or measurements by a name.
     across
         Which of ``program``, ``threads``, ``device`` and ``build`` may differ. By default all; then
         some may be emulated, which come last and have no times.
@@ -355,8 +355,10 @@ def combine_runs(
     """
     check_several(measurements)
     if not isinstance(measurements, Mapping):
-        found = find_measurements(measurements, categories).values()
-        sides = sorted(found, key=lambda m: m.emulated)
+        found = find_measurements([m for m in measurements if isinstance(m, str)], categories)
+        given = (each.subject if isinstance(each, Run) else each for each in measurements)
+        opened = [found[each] if isinstance(each, str) else each for each in given]
+        sides = sorted(opened, key=lambda m: m.emulated)
         measurements = dict(zip(number_equal(name_runs(sides)), sides, strict=True))
     if across is not None:
         check_comparable(measurements.values(), across)
