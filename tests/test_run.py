@@ -14,8 +14,7 @@ from recorded import recorded, report_text
 from run_folder import open_made_run
 
 import workbench as wb
-from workbench.process import output
-from workbench.records.trials import Trial
+from workbench.api import Trial
 
 #: A profile of latencies alone.
 SHORT = ("--runs", "4", "--processes", "2", *LATENCIES_ALONE)
@@ -98,9 +97,10 @@ def test_the_answer_comes_before_starts_and_each_trial_at_once(
     cli, conv_pte, tmp_path, monkeypatch, form
 ):
     """The verdict and the findings do not wait for anything; the report's path is last."""
+    stdout = sys.stdout
 
     def mark(*_):
-        print("(starts)", file=output())
+        print("(starts)", file=stdout)
 
     def check(run, *, tried, **_):
         for trial in (
@@ -109,7 +109,7 @@ def test_the_answer_comes_before_starts_and_each_trial_at_once(
             Trial("", "mean", "a mean", 2, problem="they do not run alone"),
         ):
             tried(trial)
-        print("(tried)", file=output())
+        print("(tried)", file=stdout)
 
     monkeypatch.setattr("workbench.run.execute.time_starts", mark)
     monkeypatch.setattr("workbench.workflow.find_trials", lambda: check)

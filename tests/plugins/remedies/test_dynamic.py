@@ -6,10 +6,10 @@ from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPar
 from executorch.exir import to_edge_transform_and_lower
 from executorch.runtime import Runtime
 from function_net import Net
+from rewriters import REWRITER
 from torch.nn import functional as fn
 
 import workbench as wb
-from workbench.plugins.remedies.rewrite import REWRITER
 
 
 @pytest.mark.parametrize(("name", "function"), [

@@ -3,11 +3,11 @@
 import pytest
 import torch
 from function_net import Net
+from rewriters import REWRITER
 from torch import nn
 from torch.nn import functional as fn
 
 import workbench as wb
-from workbench.plugins.remedies.rewrite import REWRITER
 
 COUNT, WIDTH, HIDDEN = 8, 24, 40
 
