@@ -1,7 +1,6 @@
 from .analysis.exports import find_run_model
 from .analysis.findings.finding import Change
 from .analysis.trials import keep_trial
-from .export.accuracy import describe_problem
 from .export.constants import add_constant, fake_mode_of
 from .export.dependence import Dependence
 from .export.edit import Replacement
@@ -45,11 +44,10 @@ from .upstream import (
 
 __all__ = [
     "PRECISIONS", "PRODUCTS", "SPLIT", "TOGETHER", "VIEWS", "Change", "Dependence", "LoadedModel",
-    "Lowered", "Parts", "Replacement", "TracedModel", "add_constant", "describe_problem",
-    "drop_unused", "fake_mode_of", "find_eager_function", "find_root", "find_run_model",
-    "find_schema", "fold_constants", "function_of", "hash_code", "is_overwritten", "is_pure",
-    "keep_trial", "list_aliases", "locate_inputs", "lock_device", "lower_model",
-    "mark_overwritten", "operator_label", "overwrites", "read_options", "read_output", "readers",
-    "reason", "silence", "split_model", "trace_model", "tree_flatten", "tree_leaves",
-    "tree_unflatten", "versions",
+    "Lowered", "Parts", "Replacement", "TracedModel", "add_constant", "drop_unused",
+    "fake_mode_of", "find_eager_function", "find_root", "find_run_model", "find_schema",
+    "fold_constants", "function_of", "hash_code", "is_overwritten", "is_pure", "keep_trial",
+    "list_aliases", "locate_inputs", "lock_device", "lower_model", "mark_overwritten",
+    "operator_label", "overwrites", "read_options", "read_output", "readers", "reason", "silence",
+    "split_model", "trace_model", "tree_flatten", "tree_leaves", "tree_unflatten", "versions",
 ]  # fmt: skip

@@ -17,11 +17,11 @@ from workbench.export.program import Program, cast_floats, raw_bytes
 from workbench.records.exports import (
     Cause,
     Cone,
-    Fidelity,
     LayerNoise,
     Partition,
     Rewrite,
     Tensor,
+    find_worst,
 )
 from workbench.records.layers import Layers
 
@@ -73,13 +73,18 @@ class Lowered:
         """Its outputs on its inputs, in this process."""
         return accuracy.run_program(self.pte, self.inputs, self.layers)
 
-    def compare(self, other: Self, dtype: str) -> tuple[Fidelity, ...]:
-        """How far its outputs are from those of another program of a dtype on the same inputs."""
+    def compare(self, other: Self, dtype: str) -> tuple[float | None, str]:
+        """The SQNR in dB of its worst output against another program of a dtype, and what is wrong.
+
+        On the same inputs; None without noise, and empty if nothing is wrong.
+        """
         outputs, expected = (
             [value.float() if value.is_floating_point() else value for value in each.run()]
             for each in (self, other)
         )
-        return accuracy.compare_with_model(outputs, expected, PRECISIONS[dtype].least_sqnr_db)
+        least_db = PRECISIONS[dtype].least_sqnr_db
+        compared = accuracy.compare_with_model(outputs, expected, least_db)
+        return find_worst(compared), accuracy.describe_problem(compared)
 
     def write(self, folder: Path) -> list[str]:
         """Write it and its inputs into a folder; returns the flags with which a runner takes it."""

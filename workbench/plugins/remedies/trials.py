@@ -322,10 +322,10 @@ class _Bench:
 
     def _time(self, trial: Trial, rewrite: Rewrite, before: Lowered, after: Lowered) -> Trial:
         """A trial with the times of both programs, if their outputs agree."""
-        from workbench.graphs import describe_problem
-
         dtype = rewrite.name if rewrite.name in PRECISIONS else self.export.dtype
-        outputs = () if _changes_size(rewrite) else after.compare(before, dtype)
+        sqnr_db, wrong = None, ""
+        if not _changes_size(rewrite):
+            sqnr_db, wrong = after.compare(before, dtype)
         if not isinstance(rewrite, Change):  # which computes something else
             if rewrite.parts and trial.remedies.isdisjoint({SPLIT, *after.rewrite}):
                 m = self.measurement
@@ -333,7 +333,7 @@ class _Bench:
                     self.tried[rewrite] = []  # it needs more of the graph than its part
                     return self.check(rewrite, trial.finding)
                 return replace(trial, problem="it does not apply to the part alone")
-            if wrong := describe_problem(outputs):
+            if wrong:
                 return replace(trial, problem=wrong, differs=True)
         delegates = before.count("delegate"), after.count("delegate")
         kernels = before.count("kernel"), after.count("kernel")
@@ -358,7 +358,7 @@ class _Bench:
             gain_ms=scales[0] * gain,
             low_ms=min(ends),
             high_ms=max(ends),
-            sqnr_db=min((f.sqnr_db for f in outputs if f.sqnr_db is not None), default=None),
+            sqnr_db=sqnr_db,
             delegates=delegates,
             kernels=kernels,
         )
