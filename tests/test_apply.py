@@ -114,12 +114,15 @@ def test_a_remedy_is_measured_beside_the_original_and_its_diff_applies(planted, 
     assert kept.other, "another part has a function, too"
     assert "applied by its name" in str(wb.show(after))
 
-    copy = shutil.copy(file, tmp_path / file.name)
+    copy, told = shutil.copy(file, tmp_path / file.name), list[str]()
     patch = tmp_path / "edit.patch"
     patch.write_text(kept.diff)
     subprocess.run(["patch", copy, patch], check=True, capture_output=True)
     assert "erf" not in copy.read_text() and "import torch\n" in copy.read_text()
     torch.testing.assert_close(run_file(copy), run_file(file), rtol=1e-4, atol=1e-4)
+    with pytest.raises(wb.WorkbenchError, match="has changed since it was exported"):
+        run.apply(finding, f"{copy}:Planted", progress=lambda text, _: told.append(text))
+    assert not any("export" in text for text in told), "the run's program stays as it is"
 
 
 @pytest.mark.cases

@@ -53,13 +53,13 @@ def apply_findings(
     m, chosen = _choose(run, finding)
     subject, inputs = find_subject(m, model, inputs)
     with show_progress(progress) as show:
+        show("writing the lines for your source", 0.0)
+        diff, unmapped = _write_lines(m, chosen, subject, inputs)
         programs = _export(m, chosen, subject, inputs, _find_root(run, root), show)
         measure = measure or replace(_MEASURED, threads=(m.threads,))
         named = f"{run.model} with {', '.join(_list_remedies(chosen))}"[:LONGEST_LABEL].strip()
         measure = replace(measure, label=measure.label or named)
         applied = profile(programs, measure=measure, root=programs[0].root, progress=show)
-        show("writing the lines for your source", 1.0)
-        diff, unmapped = _write_lines(m, chosen, subject, inputs)
     record = Applied(
         tuple(each.id for each in chosen), _list_remedies(chosen), str(run.path.resolve()),
         _count_others(m, chosen), diff, unmapped,
@@ -170,6 +170,8 @@ def _write_lines(
             return write_edit(model, trace, parts), others
     except Unwritable as error:
         return "", str(error)
+    except UsageError:  # it is another model by now: nothing is exported
+        raise
     except Exception as error:  # the user's code runs in here, and may raise anything
         _log.debug("no lines for %s", _list_remedies(findings), exc_info=True)
         return "", f"the model does not run here: {reason(error)}"
