@@ -81,7 +81,9 @@ def fit_decimals(value: float, error: float, figures: int = 3) -> int:
 
 
 def format_size(size_bytes: float) -> str:
-    """A size in MB with three figures."""
+    """A size in MB with three figures; below a kilobyte, in bytes."""
+    if abs(size_bytes) < 1000:
+        return f"{size_bytes:.0f} B"
     return f"{format_figure(size_bytes / 1e6)} MB"
 
 
