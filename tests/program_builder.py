@@ -235,10 +235,12 @@ def changed(measurement, **facts):
     times = Times(made)
     vars(times).update(undisturbed=runs * (latency_ms / runs.sum(axis=1).mean()), tracing_ms=0.0)
     method, kernels = facts["method"], facts.get("kernels", {})
+    flow = Dataflow(method or Method("", (), {}, ()))
     vars(made).update(
         given=facts, operators=operators, times=times, sessions=("traced",),
         share_error=np.nan, traced_ms=float(runs.sum(axis=1).mean()),
-        flow=Dataflow(method or Method("", (), {}, ())),
+        flow=flow,
+        structure=flow,
         statistics=pd.DataFrame({"latency": [latency_ms], "high": latency_ms}),
         roof=facts.get("roof"),
         kernels=pd.DataFrame({"function": pd.Series(kernels, dtype=object)}),

@@ -62,6 +62,10 @@ def list_networks():
         lambda: (nn.LayerNorm(8).half(), (torch.ones(2, 8).half(),)),
         ("layer_norm",),
     )
+    networks["half group norm"] = (
+        lambda: (nn.GroupNorm(2, 8).half(), (torch.ones(2, 8, 3).half(),)),
+        ("layer_norm",),
+    )
     for case in _exam.CASES:
         names = case.fix.get("rewrite", ())
         networks[f"exam {case.name}"] = case.before, names

@@ -99,7 +99,8 @@ class Finding:
     nearest
         The kernel that ``code`` writes in another way, which was not tried.
     beside
-        Keys of operators that stay with the remedy, and read or make what it changes.
+        Keys of operators that stay with the remedy, and read or make what it changes; and of those
+        that it changes, and which belong to another finding.
     rule, heading
         Which rule found it, and the section of the report that has the evidence.
     exact
@@ -173,7 +174,9 @@ class Finding:
     @property
     def is_hopeless(self) -> bool:
         """Whether nothing is known to help, or the remedy was tried and does not."""
-        does_not_help = self.trial is not None and self.trial.answer in ("loses", "wrong")
+        answer = self.trial.answer if self.trial else ""
+        fails = answer == "untried" and self.remedy in PRECISIONS  # there is no such program
+        does_not_help = answer in ("loses", "wrong") or fails
         return does_not_help or not (self.action or self.code or self.command)
 
     @property
@@ -248,7 +251,8 @@ def _add_trial(finding: Finding, trial: Trial | None, losing: Collection[str]) -
     if trial is None:
         return finding
     if trial.answer == "untried":
-        return replace(finding, trial=trial)
+        gain = Gain(basis="refused") if finding.remedy in PRECISIONS else finding.gain
+        return replace(finding, trial=trial, gain=gain)
     gain, latency_ms = Gain(basis="refused"), finding.latency_ms
     if trial.answer == "not shown":
         gain = Gain(math.nan, trial.low_ms, min(trial.high_ms, latency_ms), "unknown")

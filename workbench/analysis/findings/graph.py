@@ -72,10 +72,10 @@ def find_replaceable(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
             for step in m.structure.steps
             if step.origin and (step.origin.traced or step.origin.node) in nodes
         ]
-        keys = keys_of(m, steps, unclaimed)
-        if remedy is None or claimed.issuperset(keys):
+        every = keys_of(m, steps)
+        keys = [key for key in every if key in unclaimed and key not in claimed]
+        if remedy is None or not keys:
             continue  # an earlier remedy is the better one
-        keys = [key for key in keys if key not in claimed]
         claimed |= {*keys}
         kinds = m.costs["kind"]
         kernels = [key for key in keys if kinds[key] == "portable"]
@@ -105,7 +105,7 @@ def find_replaceable(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
             commands.apply_remedy(m, rewrite.name),
             remedy=rewrite.name,
             rewrite=rewrite if rewrite.parts else None,
-            beside=staying,
+            beside=[key for key in every if key not in keys],
         )
 
 

@@ -7,7 +7,14 @@ from dataclasses import dataclass, replace
 from workbench import plugin
 from workbench.analysis.findings import bounds, graph, layouts, quantised, sizes, staying, times
 from workbench.analysis.findings.finding import REST, Finding, Gain, call_unknown
-from workbench.analysis.findings.gains import joined_calls_ms, layers_of, scale_error, time_spent
+from workbench.analysis.findings.gains import (
+    LESS,
+    MORE,
+    joined_calls_ms,
+    layers_of,
+    scale_error,
+    time_spent,
+)
 from workbench.analysis.run import Measurement
 
 #: A rule looks at the rows that no earlier one explained.
@@ -151,6 +158,8 @@ def _limit_gain(m: Measurement, gain: Gain, operators: Collection[str], spent: G
     if "shares" not in m.use.uses and not m.emulated:
         return Gain(basis="unmeasurable")
     least, most = (1.0, 1.0) if gain.basis == "bound" else scale_error(m, operators, spent.ms)
+    if gain.basis == "removal":  # what stays finds other data in the caches
+        least, most = (1 - LESS) * least, (1 + MORE) * most
     limit = most * spent.high + joined_calls_ms(m, operators)
     high = min(most * gain.high, limit, m.latency_ms)
     ms = gain.ms if math.isnan(gain.ms) else min(gain.ms, high)

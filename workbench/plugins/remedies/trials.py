@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 #: A program of so many operators at most, and milliseconds, is no more work than a part of it: a
 #: remedy is tried on all of it. What it gains is uncertain by a hundredth of the time, by which two
 #: programs of one graph may differ, and by what a gain differs between two moments of a machine.
-SMALL_OPERATORS, SMALL_MS, OF_PROGRAM, OF_MOMENT = 100, 20.0, 0.01, 0.03
+SMALL_OPERATORS, SMALL_MS, OF_PROGRAM, OF_MOMENT = 400, 20.0, 0.01, 0.03
 #: How much less, and more, a remedy may gain in the program than on a part alone, as parts of the
 #: part's time: there, other data is in the caches. Where fewer operators run outside of delegates,
 #: or in fewer delegates, those around are joined, too, and their layouts go. Of the networks of
