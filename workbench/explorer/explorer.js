@@ -1,4 +1,4 @@
-// Made by `python3 dev.py web` from sources with SHA-256 c07020731677ceda3f7f737381b92e3164c2b1f719fb70592d6e234c10ebdd43
+// Made by `python3 dev.py web` from sources with SHA-256 a8a0fba84d6b9828df0e767d9f1bb35fbaa5c1f7b0e0e78baa1c32fce66ee629
 /* Contains these packages:
 
 @dagrejs/dagre 3.1.3 (MIT)
@@ -289,7 +289,7 @@ ${a.path}`,h):a.children?i(a):h.length&&n.set(`#${a.operator}`,h),s=c}};return i
 .wb-explorer .whisker .v-faster { color: var(--faster); } .wb-explorer .whisker .v-slower { color: var(--slower); }
 
 .wb-explorer .s-body { max-height: 440px; overflow: auto; position: relative; border-top: 1px solid var(--line); }
-.wb-explorer .s-row { display: grid; grid-template-columns: 56px 58px 46px 100px 128px 30px minmax(0, 1fr); gap: 0 8px; width: 100%; align-items: start; text-align: left; border: 0; border-radius: 0; min-height: 20px; padding: 1px 6px; background: none; }
+.wb-explorer .s-row { display: grid; grid-template-columns: 46px 58px 46px 118px 134px 30px minmax(0, 1fr); gap: 0 8px; width: 100%; align-items: start; text-align: left; border: 0; border-radius: 0; min-height: 20px; padding: 1px 6px; background: none; }
 .wb-explorer button.s-row { background: var(--ground); } .wb-explorer button.s-row:hover { background: var(--hover); } .wb-explorer button.s-row[aria-pressed=true] { background: var(--pick); box-shadow: inset 3px 0 var(--link); }
 .wb-explorer .s-left { color: var(--soft); } .wb-explorer .s-left .s-bar { opacity: .3; } .wb-explorer .s-row:focus-visible { outline-offset: -2px; }
 .wb-explorer .s-row code { white-space: pre-wrap; overflow-wrap: anywhere; padding-left: 2ch; text-indent: -2ch; } .wb-explorer .s-row span { white-space: nowrap; overflow: hidden; text-overflow: ellipsis; }
