@@ -25,6 +25,7 @@ raise SystemExit(1)
 class Owl:
     def __init__(self):
         self.stem = nn.Conv2d(3, 24, 5)
+        self.eye, self.ear = nn.GELU(), nn.Linear(24, 2)
 
     def forward(self, x):
         return self.stem(x)
@@ -106,6 +107,7 @@ def test_a_body_that_asks_for_no_file_is_refused(ask, body):
         ("net.pte", "aten::"),
         ("net.etrecord", "aten."),
         (f"{MARKUP}.py", "nn.Conv2d"),
+        (f"{MARKUP}.py", "nn.Linear"),
         pytest.param("run/manifest.json", '"toy_cnn', marks=pytest.mark.whole),
         (f"{MARKUP}.etdump", "explorer-data"),
     ],

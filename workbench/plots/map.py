@@ -106,7 +106,8 @@ def map_source(path: Path) -> list[Table]:
             made = [each for each in ast.walk(node) if isinstance(each, ast.Assign)]
             rows = [row for each in made for row in _read_layers(each, path.name)]
             caption = f"{node.name}, line {node.lineno}"
-            parts.append(show_table(pd.DataFrame(rows or [{"layer": ""}]), caption=caption))
+            none = show_note(f"{caption}: no layer is made as self.NAME = CLASS(...)")
+            parts.append(show_table(pd.DataFrame(rows), caption=caption) if rows else none)
     text = (
         "Nothing of this file was run: sizes, delegates and weights are known once it is measured."
     )
@@ -115,13 +116,21 @@ def map_source(path: Path) -> list[Table]:
 
 def _read_layers(assigned: ast.Assign, file: str) -> Iterator[dict[str, str]]:
     """The layers that ``self.NAME = CLASS(...)`` makes; a row for each name."""
-    names = [leaf.attr for target in assigned.targets for leaf in ast.walk(target)
-             if isinstance(leaf, ast.Attribute)]  # fmt: skip
-    if isinstance(assigned.value, ast.Call):
-        kind, _, rest = ast.unparse(assigned.value).partition("(")
-        for name in names:
-            place = f"{file}:{assigned.lineno}"
+    for target in assigned.targets:
+        for name, call in _pair(target, assigned.value):
+            kind, _, rest = ast.unparse(call).partition("(")
+            place = f"{file}:{call.lineno}"
             yield {"layer": name, "class": kind, "arguments": f"({rest}"[:80], "source": place}
+
+
+def _pair(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.Call]]:
+    """The attributes that an assignment sets, each with the call that makes its value."""
+    if isinstance(target, ast.Attribute) and isinstance(value, ast.Call):
+        yield target.attr, value
+    elif isinstance(target, ast.Tuple):
+        values = value.elts if isinstance(value, ast.Tuple) else [value] * len(target.elts)
+        for inner, its_value in zip(target.elts, values, strict=False):
+            yield from _pair(inner, its_value)
 
 
 def _count_bytes(tensor: dict[str, Any]) -> int:
