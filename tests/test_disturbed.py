@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,23 @@ def further(case):
 def run_command(*arguments, **options):
     line = [sys.executable, "-m", "workbench", *arguments]
     return subprocess.run(line, capture_output=True, text=True, timeout=120, **options)
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize(
+    "code",
+    [
+        "threading.Thread(target=time.sleep, args=(600,)).start()",
+        further("atexit.register(time.sleep, 600)"),
+    ],
+)
+def test_what_a_model_leaves_does_not_hold_the_command(tmp_path, monkeypatch, code):
+    monkeypatch.chdir(tmp_path)
+    write_model(code)
+    started = time.monotonic()
+    done = run_command("export", "m.py:Net", "--backend", "portable")
+    assert done.returncode == 0 and time.monotonic() - started < 100
+    assert done.stdout == "out_Net/artifacts/Net_portable_fp32.pte\n"
 
 
 @pytest.mark.whole

@@ -16,6 +16,7 @@ import etdump_builder
 import mistune
 import pandas as pd
 import pytest
+import torch
 from devices import Tools
 from etdump_builder import Block, Profile, build_etdump, repeat_block
 from exporting import slow
@@ -182,6 +183,27 @@ def make_many_events(path):
     path.write_bytes(repeat_block(Block("Execute", run), 10_000))
 
 
+def make_tensors(path, rows=600, method=zipfile.ZIP_DEFLATED, pickled=None):
+    plain = path.with_suffix(".plain")
+    torch.save(torch.zeros(rows, 3, 224, 224), plain)
+    with (
+        zipfile.ZipFile(plain) as source,
+        zipfile.ZipFile(path, "w", method, compresslevel=1) as out,
+    ):
+        for entry in source.infolist():
+            is_pickle = pickled and entry.filename.endswith("data.pkl")
+            out.writestr(entry.filename, pickled if is_pickle else source.read(entry))
+    plain.unlink()
+
+
+def make_large_bytes(path):
+    """`bytearray(2_000_000_000)`."""
+    code = b"\x80\x02c__builtin__\nbytearray\nJ" + (2_000_000_000).to_bytes(4, "little") + b"\x85R."
+    make_tensors(path, 0, zipfile.ZIP_STORED, code)
+
+
+READ_ARRAYS = "from workbench.models.inputs import read_arrays; read_arrays(path)"
+READ_STATE = "wb.load_model('toy_cnn', state_dict=path)"
 READ_RECORD = (
     "from workbench.export.etrecord import add_etrecord; "
     "from workbench.records.layers import Layers, Method; "
@@ -193,6 +215,8 @@ READ_RECORD = (
 @pytest.mark.parametrize(
     ("name", "make", "code", "words"),
     [
+        ("x.pt", make_tensors, READ_ARRAYS, "takes more than 3"),
+        ("x.pt", make_large_bytes, READ_STATE, "takes more than 300 MB of memory"),
         slow("x.etrecord", make_deflated_record, READ_RECORD, "is too large"),
         ("x.etdump", make_shared_events, "wb.read_etdump(path)", "overlap"),
         slow("x.etdump", make_many_events, "assert len(wb.read_etdump(path)) == 10**7", "read"),

@@ -6,6 +6,8 @@ import gc
 import os
 import signal
 import sys
+import threading
+import time
 import traceback
 import warnings
 from typing import Any, NoReturn
@@ -23,6 +25,8 @@ INTERRUPTED = 130
 DEBUG = "--debug"
 #: How the line of an error ends that no code foresees.
 REPORT = "if no code of yours is, please report it"
+#: Seconds that a process may take to end after its command has.
+LONGEST_EXIT_S = 5.0
 
 
 def main(arguments: list[str] | None = None) -> NoReturn:
@@ -33,8 +37,10 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     faulthandler.enable(2)  # where a library ends the process by a signal, its place is said
     try:
         _run(sys.argv[1:])
-    finally:
+    except SystemExit as end:
         gc.freeze()  # to take PyTorch apart at the end took a second
+        _limit_exit(int(end.code or 0))
+        raise
 
 
 def _run(arguments: list[str]) -> NoReturn:
@@ -82,6 +88,18 @@ def _explain(error: Exception) -> WorkbenchError:
     what = f"unexpected {type(error).__name__}: {error}"
     hint = f"`workbench {DEBUG} ...` shows where; {REPORT}"
     return WorkbenchError(what, where=f"{frame.filename}:{frame.lineno}", hint=hint)
+
+
+def _limit_exit(exit_code: int) -> None:
+    """End the process soon, whatever threads and exit handlers a model has left."""
+    with contextlib.suppress(AttributeError, OSError):  # closed, or full
+        sys.stdout.flush()
+
+    def end() -> None:
+        time.sleep(LONGEST_EXIT_S)
+        os._exit(exit_code)
+
+    threading.Thread(target=end, daemon=True).start()
 
 
 def fail(error: BaseException, exit_code: int, arguments: list[str]) -> NoReturn:

@@ -9,6 +9,7 @@ import importlib.util
 import inspect
 import os
 import socket
+import subprocess
 import sys
 import threading
 import types
@@ -37,6 +38,7 @@ from workbench.models.sources import (
 )
 from workbench.process import (
     PROCESS_LOCK,
+    child_environment,
     contain,
     replaced,
     silent_stderr,
@@ -468,12 +470,35 @@ def _load_weights(module: nn.Module, file: Path, fit: Callable[..., Any] | None)
             raise WorkbenchError(f"{problem} {names[0]!r} and {len(names) - 1} more", where=file)
 
 
+#: Loads a file in a process of its own: of the many ways in which a small one can claim gigabytes,
+#: this finds all. Prints what is wrong with it; nothing if it takes too much memory.
+_TRIAL = """
+import resource, sys, torch
+pages = int(open("/proc/self/statm").read().split()[5])
+limit = pages * resource.getpagesize() + int(sys.argv[2])
+resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+try:
+    torch.load(sys.argv[1], map_location="cpu", weights_only=True)
+except Exception as error:  # of a stranger's file
+    if not isinstance(error, MemoryError) and "allocate" not in str(error):
+        print(error or type(error).__name__)
+    sys.exit(1)
+"""
+
+
 def load_tensors(file: Path) -> Any:
     """What an untrusted ``.safetensors`` file, or one of ``torch.save``, contains."""
     if file.suffix.lower() == ".safetensors":
         from safetensors.torch import load_file
 
         return load_file(file)
+    if sys.platform == "linux":
+        limit = 3 * 10**8 + 10 * file.stat().st_size
+        command = [sys.executable, "-P", "-c", _TRIAL, str(file), str(limit)]
+        tried = subprocess.run(command, capture_output=True, env=child_environment())
+        if tried.returncode:
+            words = tried.stdout[:300].decode(errors="replace")
+            raise ValueError(words or f"it takes more than {limit / 1e6:.0f} MB of memory")
     return torch.load(file, map_location="cpu", weights_only=True)
 
 
