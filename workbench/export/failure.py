@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -44,8 +44,14 @@ _HINTS = {
 
 
 @contextlib.contextmanager
-def explain(stage: str, origin: str, exported: ExportedProgram | None = None) -> Iterator[None]:
-    """Turn the exceptions of a stage of the export into an `ExportError` with the user's line."""
+def explain(
+    stage: str, origin: str, exported: ExportedProgram | None = None,
+    suggest: Callable[[], Sequence[str]] = list,
+) -> Iterator[None]:  # fmt: skip
+    """Turn the exceptions of a stage of the export into an `ExportError` with the user's line.
+
+    Where nothing else is known to help, ``suggest`` names remedies that may.
+    """
     try:
         with contain():
             yield
@@ -73,7 +79,12 @@ def explain(stage: str, origin: str, exported: ExportedProgram | None = None) ->
         if not where and exported and (rare := _list_rare(exported)):
             what += f"; not among the core operators of PyTorch: {', '.join(rare)}"
             where, hint = next(iter(rare.values())), "replace it, or compute it outside the model"
+        hint = hint or _name_rewrites(suggest())
         raise ExportError(f"{stage}: {what}", where=where or origin, hint=hint) from error
+
+
+def _name_rewrites(names: Sequence[str]) -> str | None:
+    return f"--rewrite {','.join(names)} may avoid it" if names else None
 
 
 _RETURN = "return tensors, in tuples, lists or dicts"

@@ -82,7 +82,9 @@ def lower_model(
         in_place.prepare(exported)
     mark_operators(searched)
     progress(f"lowering to {backend}", 0.4)
-    with failure.explain(failure.LOWERING, model.origin, exported):
+    with failure.explain(
+        failure.LOWERING, model.origin, exported, partial(rewriter.match, exported, backend)
+    ):
         made = _lower(exported, options, model.metadata, counts)
         etrecord = _write_etrecord(made.program) if options.etrecord else b""
         layers = outline_program(made.program)

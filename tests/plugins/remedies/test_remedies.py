@@ -520,6 +520,9 @@ def test_an_operator_without_a_kernel_has_its_remedy_in_the_error(tmp_path):
     said = r"aten::mul.out fails in .*ComplexFloat.*--rewrite \S*matrices\S* may avoid it"
     with pytest.raises(ExportError, match=said):
         wb.export_model(module, torch.randn(4, 64), root=tmp_path, progress=quiet)
+    module = Net(lambda net, x: x.max(-1)[0]).eval()
+    with pytest.raises(ExportError, match=r"lowering: .*keep_dim.*--rewrite pooling may avoid it"):
+        wb.export_model(module, torch.randn(1, 2, 4, 4), root=tmp_path, progress=quiet)
     module = Net(lambda net, x: x.sort(-1)[0]).eval()
     with pytest.raises(ExportError, match=r"aten::sort.*topk"):
         wb.export_model(module, torch.randn(2, 8), root=tmp_path, progress=quiet)

@@ -20,9 +20,6 @@ EFFICIENCY = (0.2, 0.5, 1.0)
 #: maximum would be the rate of the operator whose time is most underestimated.
 _RATED_MS = 0.02
 LEAST_TWINS = 3
-#: How much less, and more, a program gains than what goes took in it, as parts of that time. Of the
-#: networks of `tests/benchmarks/field.py` and 24 others, on two machines: 6 % less to 13 % more.
-LESS, MORE = 0.08, 0.15
 
 
 def keys_of(

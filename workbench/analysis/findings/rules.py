@@ -6,15 +6,15 @@ from dataclasses import dataclass, replace
 
 from workbench import plugin
 from workbench.analysis.findings import bounds, graph, layouts, quantised, sizes, staying, times
-from workbench.analysis.findings.finding import REST, Finding, Gain, call_unknown
-from workbench.analysis.findings.gains import (
+from workbench.analysis.findings.finding import (
     LESS,
     MORE,
-    joined_calls_ms,
-    layers_of,
-    scale_error,
-    time_spent,
+    REST,
+    Finding,
+    Gain,
+    call_unknown,
 )
+from workbench.analysis.findings.gains import joined_calls_ms, layers_of, scale_error, time_spent
 from workbench.analysis.run import Measurement
 
 #: A rule looks at the rows that no earlier one explained.
