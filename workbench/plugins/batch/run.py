@@ -281,7 +281,9 @@ def export_cell(task: Task, progress: Progress) -> dict[str, Any]:
     path = task.root / "artifacts" / Path(model).name
     if model in task.matrix.programs:
         for source in filter(Path.is_file, Path(model).parent.glob(f"{glob.escape(path.name)}*")):
-            atomic_write(path.with_name(source.name), source.read_bytes())
+            data, copy = source.read_bytes(), path.with_name(source.name)
+            if not copy.is_file() or copy.read_bytes() != data:
+                atomic_write(copy, data)
     else:
         options = replace(task.matrix.export, dtype=task.cell.dtype)
         program = export_model(model, options=options, root=task.root, progress=progress)
