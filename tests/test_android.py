@@ -133,6 +133,7 @@ def test_unplugged_during_a_run(phone, measure, tmp_path):
     assert leftovers(phone) == lost, "it is deleted after two days"
 
 
+@pytest.mark.cases
 def test_sme2_on_an_emulated_phone(phone, measure, monkeypatch):
     try:
         phone_module.emulate(monkeypatch)

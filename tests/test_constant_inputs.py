@@ -103,6 +103,7 @@ def test_the_rest_is_tried_against_the_whole(measured):
     assert find(wb.open_run(run.path).subject).gain.basis == "checked"
 
 
+@pytest.mark.cases
 def test_a_part_is_exported_with_the_layers_and_lines_of_the_whole(measured, tmp_path):
     model, _ = measured
     parts = wb.split(model, constant=("states",))

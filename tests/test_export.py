@@ -236,6 +236,7 @@ def test_dynamic_shapes_keep_the_size_of_the_example(tmp_path):
     assert run_program(program, saved_inputs(program))[0].shape == (4, 4)
 
 
+@pytest.mark.cases
 @pytest.mark.whole
 def test_a_dynamic_batch_is_as_large_as_declared_although_the_example_is_small(tmp_path):
     """PyTorch would use other libraries for 16 images and more, which set no limit."""

@@ -38,6 +38,7 @@ def test_an_unknown_cpu_is_refused(runner, conv_pte, tmp_path):
         wb.measure(conv_pte, options=wb.MeasureOptions(target="qemu:cortex-a67"), root=tmp_path)
 
 
+@pytest.mark.cases
 def test_sme2_kernels_run_with_the_toggle_on_and_none_with_it_off(runner, conv_pte, tmp_path):
     pte = shutil.copy(conv_pte, tmp_path / "conv.pte")
     options = wb.MeasureOptions(
