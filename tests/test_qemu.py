@@ -61,9 +61,8 @@ def test_sme2_kernels_run_with_the_toggle_on_and_none_with_it_off(runner, conv_p
     assert not any("PF32" in name for name in names["sme2_off"])
 
 
-@pytest.mark.parametrize(
-    "dtype", ["fp32", *(pytest.param(name, marks=pytest.mark.cases) for name in ("fp16", "int8"))]
-)
+@pytest.mark.cases
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "int8"])
 def test_samples_prove_that_sme2_ran(runner, tmp_path, dtype):
     exporting = wb.ExportOptions(dtype=dtype, sizes=(("size", 96),))
     pte = wb.export_model("toy_cnn", options=exporting, root=tmp_path)
