@@ -74,8 +74,9 @@ def place_on_roof(operators: pd.DataFrame, roof: Roof, dtype: str = "fp32") -> p
     The least time of a call is the largest of three: its operations at the peak of its dtype, its
     bytes at the bandwidth of its footprint, and the time of a call that does nothing. It is bound
     by that one if it reaches `NEAR_ROOF` of it, else by neither. Products that memory limits, and
-    whose weights, which are used once per inference, are read at this share of main memory's
-    bandwidth or more, but no faster, have that bandwidth as their roof.
+    whose weights, which are used once per inference, are read at this share or more of the
+    bandwidth of main memory, or of all that an inference reads, but no faster, have that one as
+    their roof.
     ``roof_share`` is NaN for calls below `RESOLVED_MS`.
     """
     OPERATORS.check(operators)
@@ -94,11 +95,14 @@ def place_on_roof(operators: pd.DataFrame, roof: Roof, dtype: str = "fp32") -> p
     bounds = np.array(["compute", "memory", "overhead"], dtype=object)[costs.argmax(axis=1)]
     timed = (call_ms >= RESOLVED_MS) & (call_ms > 0)
     weights = costed["operator"].str.contains("Fully Connected|Convolution")
-    main_memory = roof.bandwidths[-1][1]
-    speed = costed["bytes"] / call_ms / 1e6 / main_memory
-    streamed = weights & speed.between(NEAR_ROOF, 1 + roof.spread) & (bounds == "memory")
-    rates = np.where(streamed, main_memory, rates)
-    least = np.where(streamed, costed["bytes"] / main_memory / 1e6, least)
+    speed, kept = costed["bytes"] / call_ms / 1e6, bounds == "memory"
+    # Between two uses of a weight, everything else is read: where all of that is, it comes from.
+    every = float((costed["bytes"] * costed["calls"]).sum())
+    for rate in (roof.bandwidths[-1][1], roof.bandwidth(every)):
+        streamed = weights & kept & (speed / rate).between(NEAR_ROOF, 1 + roof.spread)
+        rates = np.where(streamed, rate, rates)
+        least = np.where(streamed, costed["bytes"] / rate / 1e6, least)
+        kept &= ~streamed
     share = pd.Series(least, costed.index) / call_ms
     near = share >= NEAR_ROOF
     bounds[(bounds != "overhead") & ~near] = "neither"
