@@ -118,7 +118,7 @@ def fold(exported: ExportedProgram, made: Collection[Node]) -> None:
 
 
 def separate_constants(exported: ExportedProgram, given: Collection[str]) -> None:
-    """Give each reader of a constant, but the ``given`` ones, a node of its own in the same memory.
+    """Give each reader of a constant that is not ``given`` a node of its own, in the same memory.
 
     Of one that several delegates read, ExecuTorch 1.5.1 makes a copy for each reader under one
     name, and fails where one delegate reads two of them.

@@ -113,12 +113,8 @@ def find_operator(
         return rule.build(result, *(values[a] if isinstance(a, Node) else a for a in arguments))
 
     with torch.no_grad(), value(sources[0]).fake_mode:  # type: ignore[attr-defined]
-        try:
-            replaces = build(*map(value, sources)) is not None
-        except Refused:
-            replaces = False
-    if not replaces:
-        return None
+        if build(*map(value, sources)) is None:
+            return None
     text = f"{name_of(node)} {rule.text}" if rule.text else REMEDIES[name].text
     nodes = (node, last) if is_first else (last,)
     return Equivalent(name, text, nodes, last, sources, build)
@@ -200,13 +196,13 @@ def _norm_images(result: Any, x: Any, weight: Any, bias: Any, *settings: Any) ->
 def _normalise(x: Any, width: int, eps: float, write: Callable[..., str] = normalise) -> Any:
     build = compile_lines(write(width, eps))
     if not isinstance(x.numel(), int):  # rows along the last axis need no reshape
-        return build(x) if x.shape[-1] == width else None
+        if x.shape[-1] != width:
+            raise Refused("rows of dynamic sizes")
+        return build(x)
     return build(x.reshape(x.numel() // width, width)).reshape(x.shape)
 
 
 def _scale(x: Any, shape: Any, weight: Any, bias: Any) -> Any:
-    if x is None:
-        return None
     x = x if weight is None else x * weight.reshape(shape)
     return x if bias is None else x + bias.reshape(shape)
 

@@ -1,5 +1,6 @@
 """Find remedies in a graph, apply them, and offer those that compute the same."""
 
+import contextlib
 import logging
 import math
 from collections import Counter
@@ -135,8 +136,16 @@ def _list_finders(backend: str) -> dict[str, Find]:
 
 
 def _first(*finders: Find) -> Find:
-    """The first part that one of several finders has."""
-    return lambda finder, node: next((p for find in finders if (p := find(finder, node))), None)
+    """The first part that one of several finders has; one that is refused has none."""
+
+    def find_first(finder: Finder, node: Node) -> Equivalent | None:
+        for find in finders:
+            with contextlib.suppress(Refused):
+                if part := find(finder, node):
+                    return part
+        return None
+
+    return find_first
 
 
 #: Remedies that are asked for by their operator, whatever it reads.

@@ -24,7 +24,7 @@ LEAST_RESTARTS, RESTARTS, MOST_RESTARTS = 4, 5, 60
 #: Seconds in which both sides are timed before the first look, and the fewest restarts are made
 #: from; and the longest that one remedy is tried if nobody says how long.
 SECONDS, FIRST_S, LIMIT_S = 0.5, 1.5, 10.0
-#: Findings that are tried if nobody says how many.
+#: Findings that are tried by default.
 BEST = 3
 #: Each trial is looked at twice, and the best of the first ones is told: a gain is shown if it is
 #: in spite of both (Bonferroni).
