@@ -119,6 +119,7 @@ def run_command(*arguments, **options):
     [
         "threading.Thread(target=time.sleep, args=(600,)).start()",
         further("atexit.register(time.sleep, 600)"),
+        further("atexit.register(print, 'goodbye')"),
     ],
 )
 def test_what_a_model_leaves_does_not_hold_the_command(tmp_path, monkeypatch, code):

@@ -91,9 +91,11 @@ def _explain(error: Exception) -> WorkbenchError:
 
 
 def _limit_exit(exit_code: int) -> None:
-    """End the process soon, whatever threads and exit handlers a model has left."""
+    """End the process soon and silently, whatever threads and exit handlers a model has left."""
     with contextlib.suppress(AttributeError, OSError):  # closed, or full
         sys.stdout.flush()
+    with contextlib.suppress(OSError):
+        os.dup2(2, 1)
 
     def end() -> None:
         time.sleep(LONGEST_EXIT_S)
