@@ -95,14 +95,14 @@ def place_on_roof(operators: pd.DataFrame, roof: Roof, dtype: str = "fp32") -> p
     bounds = np.array(["compute", "memory", "overhead"], dtype=object)[costs.argmax(axis=1)]
     timed = (call_ms >= RESOLVED_MS) & (call_ms > 0)
     weights = costed["operator"].str.contains("Fully Connected|Convolution")
-    speed, kept = costed["bytes"] / call_ms / 1e6, bounds == "memory"
+    speed, memory_bound = costed["bytes"] / call_ms / 1e6, bounds == "memory"
     # Between two uses of a weight, everything else is read: where all of that is, it comes from.
     every = float((costed["bytes"] * costed["calls"]).sum())
     for rate in (roof.bandwidths[-1][1], roof.bandwidth(every)):
-        streamed = weights & kept & (speed / rate).between(NEAR_ROOF, 1 + roof.spread)
+        streamed = weights & memory_bound & (speed / rate).between(NEAR_ROOF, 1 + roof.spread)
         rates = np.where(streamed, rate, rates)
         least = np.where(streamed, costed["bytes"] / rate / 1e6, least)
-        kept &= ~streamed
+        memory_bound &= ~streamed
     share = pd.Series(least, costed.index) / call_ms
     near = share >= NEAR_ROOF
     bounds[(bounds != "overhead") & ~near] = "neither"

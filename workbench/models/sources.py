@@ -143,7 +143,7 @@ def shown_path(file: Path) -> str:
 class UserFrames(set[tuple[str, str]]):
     """The frames, as pairs of file and function, of the user's code.
 
-    But for those that run when it is made: they export the model, and are none of its code.
+    Those that run when it is made are left out: they export the model, and are none of its code.
     """
 
     def __init__(self) -> None:

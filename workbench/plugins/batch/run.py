@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import filecmp
 import glob
 import logging
 import os
@@ -281,9 +282,9 @@ def export_cell(task: Task, progress: Progress) -> dict[str, Any]:
     path = task.root / "artifacts" / Path(model).name
     if model in task.matrix.programs:
         for source in filter(Path.is_file, Path(model).parent.glob(f"{glob.escape(path.name)}*")):
-            data, copy = source.read_bytes(), path.with_name(source.name)
-            if not copy.is_file() or copy.read_bytes() != data:
-                atomic_write(copy, data)
+            copy = path.with_name(source.name)
+            if not (copy.is_file() and filecmp.cmp(source, copy, shallow=False)):
+                atomic_write(copy, source.read_bytes())
     else:
         options = replace(task.matrix.export, dtype=task.cell.dtype)
         program = export_model(model, options=options, root=task.root, progress=progress)
