@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from workbench.graphs import PRODUCTS, VIEWS, is_pure, readers, tree_leaves
+from workbench.graphs import PRODUCTS, VIEWS, is_pure, tree_leaves
 from workbench.plugins.remedies.equivalence import (
     BORDERS,
     Build,
@@ -42,8 +42,8 @@ _MOST_WORDS = 1 << 16
 _SMALL = 12
 #: Values on which functions of numbers are compared first.
 _SCREENED = 4096
-#: Operators in a row that may be moved, and the most of their work that may remain.
-_LONGEST_PATH, _MOST_KEPT = 6, 0.75
+#: Operators whose order changes, at most, and the most of their work that may remain.
+_MOST_MOVED, _MOST_KEPT = 16, 0.75
 #: Functions of a number that XNNPACK has no operator for, but operators to compute it.
 _SPELLED = {
     aten.reciprocal.default, aten.pow.Scalar, aten.pow.Tensor_Scalar, aten.softplus.default,
@@ -231,121 +231,96 @@ def find_lookup(finder: Finder, last: Node) -> Equivalent | None:
     return None
 
 
-def find_dropped(finder: Finder, last: Node) -> Equivalent | None:
-    """Layers of all positions of which one or a few are read, for these alone."""
-    if last.target not in _DROPPING or not is_float(last) or not is_static(last):
-        return None
-    given = arguments_of(last)
-    shape, axis = value(given["self"]).shape, given["dim"] % value(given["self"]).ndim
-    kept = elements(last) / elements(given["self"])
-    start, end, step = (given.get(name) for name in ("start", "end", "step"))
-    if last.target is aten.select.int:
-        start, end, step = given["index"] % shape[axis], given["index"] % shape[axis] + 1, 1
-    best = None
-    for source, nodes in finder.parts(last, borders=(), most=_MOST_DROPPED):
-        alike = value(source).shape[axis : axis + 1] == shape[axis : axis + 1]
-        if kept <= _MOST_KEPT and is_float(source) and alike:
-            with contextlib.suppress(Refused):  # an operator may fix the number of positions
-                best = _drop(finder, source, nodes, (axis, start, end, step), kept) or best
-    return best
-
-
-def _drop(
-    finder: Finder, source: Node, nodes: list[Node], positions: tuple[Any, ...], kept: float
-) -> Equivalent | None:
-    """Operators of some positions of a tensor, where the last one drops the others."""
-    *inner, last = nodes
-    layers = [node for node in inner if node.target in PRODUCTS]
-    inputs = dict.fromkeys(each for node in nodes for each in node.all_input_nodes)
-    others = tuple(node for node in inputs if node in finder.constants)
-    if not layers:
-        return None
-
-    def build(x: Any, *given: Any) -> Any:
-        values = dict(zip(others, given, strict=True))
-        values[source] = aten.slice.Tensor(x, *positions)
-        for node in inner:
-            values[node] = evaluate(node, values)
-        return reshape(values[inner[-1]], value(last).shape)
-
-    x = finder.sample(source)
-    result = build(x, *map(finder.constants.__getitem__, others))
-    sqnr_db = sqnr(result, finder.run(nodes, {source: x}))
-    if sqnr_db < least_db(x):
-        return None
-    text = f"{name_of(layers[0])} after {name_of(last)}, which drops positions"
-    return Equivalent("order", text, tuple(nodes), last, (source, *others), build, kept, sqnr_db)
-
-
-#: What drops positions along an axis; and operators that are moved behind it, at most.
-_DROPPING, _MOST_DROPPED = {aten.select.int, aten.slice.Tensor}, 16
+#: What drops positions along an axis.
+_CUTS = {aten.select.int, aten.slice.Tensor}
 
 
 def find_order(finder: Finder, last: Node) -> Equivalent | None:
-    """Operators that treat every position alike, moved to where there are fewer positions."""
-    path = [last]
-    while len(path) <= _LONGEST_PATH and len(before := finder.varying(path[-1])) == 1:
-        if before[0].op != "call_function" or len(readers(before[0])) > 1:
-            break
-        path.append(before[0])
-    if not all(is_pure(node) and is_float(node) for node in path):
+    """Layers where there are fewer positions: after these are dropped, or before they are added."""
+    if not is_pure(last) or not is_float(last) or not is_static(last):
         return None
-    order = None
-    for end, node in enumerate(path[1:], 1):
-        chain, source = path[:end][::-1], finder.varying(node)
-        if len(source) != 1 or not is_float(source[0]):
-            break
-        if not all(_is_pointwise(finder, each) for each in path[: end + 1]):
-            break
-        if last.target not in PRODUCTS and node.target in PRODUCTS:
-            # The last one drops positions, as a pooling does.
-            kept, chain = elements(last) / elements(path[1]), path[1 : end + 1][::-1]
-            order = _swap(finder, source[0], chain, [last], kept, "drops") or order
-        elif last.target in PRODUCTS and node.target not in PRODUCTS:
-            # The first of the path adds positions, as an upsampling does.
-            kept = elements(source[0]) / elements(node)
-            few = elements(last) <= 2 * elements(node)
-            swapped = _swap(finder, source[0], [node], chain, kept, "adds") if few else None
-            if swapped:
-                return swapped
-    return order
+    best = None
+    for source, nodes in finder.parts(last, borders=(), most=_MOST_MOVED):
+        moved = nodes[0] if last.target in PRODUCTS else last
+        if is_float(source) and _may_move(finder, source, nodes, moved):
+            with contextlib.suppress(Refused):  # an operator may fix the number of positions
+                part = _move(finder, source, nodes, moved)
+                if part and moved is not last:
+                    return part
+                best = part or best
+    return best
+
+
+def _may_move(finder: Finder, source: Node, nodes: list[Node], moved: Node) -> bool:
+    """Whether a part has layers that are less work once its first or last operator is moved."""
+    operands, layers = finder.varying(moved), [node for node in nodes if node.target in PRODUCTS]
+    if not layers or moved in layers or len(operands) != 1 or not is_float(operands[0]):
+        return False
+    operand, drops = operands[0], moved is nodes[-1]
+    if drops != (elements(moved) < elements(operand)) or _count_kept(moved, operand) > _MOST_KEPT:
+        return False
+    if moved.target in _CUTS:
+        axis, *_ = _read_cut(moved)
+        return value(source).shape[axis : axis + 1] == value(operand).shape[axis : axis + 1]
+    if not all(_is_pointwise(finder, node) for node in nodes):
+        return False
+    return layers[0] is nodes[0] if drops else elements(nodes[-1]) <= 2 * elements(moved)
+
+
+def _count_kept(moved: Node, operand: Node) -> float:
+    """The part of the positions that is left once some are dropped, or before some are added."""
+    counts = elements(moved), elements(operand)
+    return min(counts) / max(counts)
+
+
+def _move(finder: Finder, source: Node, nodes: list[Node], moved: Node) -> Equivalent | None:
+    """The operators of a part with the last one before the others, or the first one after them."""
+    others, drops = [node for node in nodes if node is not moved], moved is nodes[-1]
+    (operand,) = finder.varying(moved)
+    inputs = dict.fromkeys(each for node in nodes for each in node.all_input_nodes)
+    constants = tuple(node for node in inputs if node in finder.constants)
+
+    def apply(x: Any, values: dict[Node, Any]) -> Any:
+        if moved.target in _CUTS:  # with all axes, and of any number of them
+            return aten.slice.Tensor(x, *_read_cut(moved))
+        return evaluate(moved, values | {operand: x})
+
+    def build(x: Any, *given: Any) -> Any:
+        values = dict(zip(constants, given, strict=True))
+        x = apply(x, values) if drops else x
+        values |= {source: x, moved: x}
+        for node in others:
+            values[node] = evaluate(node, values)
+        result = values[others[-1]]
+        return reshape(result if drops else apply(result, values), value(nodes[-1]).shape)
+
+    x = finder.sample(source)
+    result = build(x, *map(finder.constants.__getitem__, constants))
+    sqnr_db = sqnr(result, finder.run(nodes, {source: x}))
+    if sqnr_db < least_db(x):
+        return None
+    layer = next(name_of(node) for node in others if node.target in PRODUCTS)
+    place, verb = ("after", "drops") if drops else ("before", "adds")
+    text = f"{layer} {place} {name_of(moved)}, which {verb} positions"
+    about = () if moved.target in _CUTS else tuple(others)
+    return Equivalent(
+        "order", text, tuple(nodes), nodes[-1], (source, *constants), build,
+        _count_kept(moved, operand), sqnr_db, about=about,
+    )  # fmt: skip
+
+
+def _read_cut(cut: Node) -> tuple[Any, ...]:
+    """The axis along which positions are dropped, and those that stay: first, end and step."""
+    given = arguments_of(cut)
+    shape = value(given["self"]).shape
+    axis = given["dim"] % len(shape)
+    if cut.target is aten.slice.Tensor:
+        return axis, given["start"], given["end"], given["step"]
+    first = given["index"] % shape[axis]
+    return axis, first, first + 1, 1
 
 
 def _is_pointwise(finder: Finder, node: Node) -> bool:
     """Whether no filter of a node reads several positions."""
     filters = (finder.constants.get(source) for source in node.all_input_nodes)
     return all(math.prod(f.shape[2:]) == 1 for f in filters if f is not None and f.ndim > 2)
-
-
-def _swap(
-    finder: Finder, source: Node, first: list[Node], then: list[Node], kept: float, verb: str
-) -> Equivalent | None:
-    """Some operators after others instead of before them."""
-    if kept > _MOST_KEPT:
-        return None
-    x = finder.sample(source)
-    swapped = [*then, *first]
-    links = {then[0]: (first[-1], source), first[0]: (source, then[-1])}
-    inputs = dict.fromkeys(s for n in swapped for s in n.all_input_nodes)
-    others = tuple(node for node in inputs if node in finder.constants)
-
-    def build(x: Any, *given: Any) -> Any:
-        values = dict(zip((source, *others), (x, *given), strict=True))
-        for node in swapped:
-            old, new = links.get(node, (source, source))
-            values[node] = evaluate(node, values | {old: values[new]})
-        return values[swapped[-1]]
-
-    with contextlib.suppress(Refused):  # they may not take each other's shapes
-        expected = finder.run([*first, *then], {source: x})
-        sqnr_db = sqnr(build(x, *map(finder.constants.__getitem__, others)), expected)
-        if sqnr_db < least_db(x):
-            return None
-        moved, still = (then, first) if verb == "adds" else (first, then)
-        product = next(name_of(node) for node in moved if node.target in PRODUCTS)
-        text = f"{product} {'before' if verb == 'adds' else 'after'} {name_of(still[-1])}, "
-        text += f"which {verb} positions"
-        return Equivalent(
-            "order", text, tuple(moved), then[-1], (source, *others), build, kept, sqnr_db
-        )
-    return None

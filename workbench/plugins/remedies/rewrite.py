@@ -34,7 +34,6 @@ from workbench.plugins.remedies.equivalence import (
 from workbench.plugins.remedies.experts import find_experts
 from workbench.plugins.remedies.folds import find_fold, find_resized
 from workbench.plugins.remedies.formulas import (
-    find_dropped,
     find_function,
     find_lookup,
     find_order,
@@ -116,7 +115,7 @@ def _list_finders(backend: str) -> dict[str, Find]:
     }
     functions, matrices = rules.pop("functions"), rules.pop("matrices")
     return rules | {
-        "order": _first(find_dropped, find_order, find_resized),
+        "order": _first(find_order, find_resized),
         "experts": find_experts,
         "branches": find_branches,
         "transposes": find_undone,
