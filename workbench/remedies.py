@@ -115,8 +115,6 @@ _OF_EXPORT = (
 OF_EXPORT = {remedy.name: remedy for remedy in _OF_EXPORT}
 REMEDIES: Mapping[str, Remedy] = Asked(lambda: join_plugins("table", OF_EXPORT))
 
-#: What is said of an operator that nothing in the table replaces, and the rule that finds it.
-NO_REMEDY = "no known remedy"
 #: In words and in code, the nearest function for a kernel that no remedy replaces.
 NEAREST: Mapping[str, tuple[str, str]] = Asked(lambda: join_plugins("nearest"))
 

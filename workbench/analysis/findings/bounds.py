@@ -62,11 +62,9 @@ def _tell_weights(
         f"memory limits {plural(len(keys), 'operator')}: {size}, mostly weights, are {speed}",
         Gain(spent.ms - kept, max(0.0, least), most),
         keys,
-        "make the weights smaller, or use them for several inputs at once; faster arithmetic does "
-        "not help",
-        command=commands.write_command(m, "profile", dtype=dtype) + "  # one byte per weight",
-        remedy=dtype,
-        rewrite=commands.offer_dtype(m, dtype),
+        "make the weights smaller, of one byte each, or use them for several inputs; faster "
+        "arithmetic does not help",
+        **commands.use_dtype(m, dtype),
     )
 
 
@@ -108,9 +106,7 @@ def find_compute_bound(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
         gain,
         list(rows["key"]),
         f"reduce the arithmetic, or use {dtype}",
-        command=commands.write_command(m, "profile", dtype=dtype),
-        remedy=dtype,
-        rewrite=commands.offer_dtype(m, dtype),
+        **commands.use_dtype(m, dtype),
     )
 
 

@@ -69,23 +69,21 @@ def _join(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def offer_dtype(m: Measurement, dtype: str) -> Rewrite | None:
-    """The program in another dtype, as a trial measures it; None where no trial can make it."""
+def use_dtype(m: Measurement, dtype: str) -> dict[str, Any]:
+    """What a finding has whose remedy is another dtype, which a trial measures where it can."""
     is_known = m.export is not None and not m.phase.name
-    return Rewrite(dtype, f"the model in {dtype}", (), 1.0, None) if is_known else None
+    rewrite = Rewrite(dtype, f"the model in {dtype}", (), 1.0, None) if is_known else None
+    command = write_command(m, "profile", dtype=dtype)
+    return {"command": command, "remedy": dtype, "rewrite": rewrite}
 
 
-def apply_remedy(m: Measurement, remedy: str) -> str:
-    """The command that exports a program with one more remedy; empty if no plug-in has it."""
-    if remedy not in REMEDIES:
-        return ""
+def use_remedy(m: Measurement, name: str) -> dict[str, Any]:
+    """What a finding has whose remedy is one of the export; no code if no plug-in has it."""
+    if name not in REMEDIES:
+        return {"remedy": name}
     applied = m.export.rewrite if m.export else ()
-    return write_command(m, rewrite=(*applied, remedy))
-
-
-def quote_code(remedy: str) -> str:
-    """How a person would write a remedy; empty if no plug-in has it."""
-    return REMEDIES[remedy].code if remedy in REMEDIES else ""
+    command = write_command(m, rewrite=(*applied, name))
+    return {"code": REMEDIES[name].code, "command": command, "remedy": name}
 
 
 def combine_remedies(m: Measurement, findings: Sequence[Finding]) -> str:

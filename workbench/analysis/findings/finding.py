@@ -219,11 +219,15 @@ class Finding:
         return self.share >= LEAST_SHARE
 
 
-def call_unknown(finding: Finding) -> Finding:
-    """A finding whose interval says nothing, with a gain that is unknown."""
+def call_unknown(finding: Finding, spent: Gain) -> Finding:
+    """A finding whose interval says nothing, with a gain that is unknown.
+
+    A bound is what its operators take, and says nothing if the interval of that does not.
+    """
     gain = finding.gain
-    is_estimate = gain.of == "latency" and gain.basis in ("removal", "twin", "roofline")
-    if is_estimate and gain.low <= 0 and gain.high > _NOTHING_KNOWN * finding.latency_ms:
+    is_estimate = gain.of == "latency" and gain.basis in ("removal", "twin", "roofline", "bound")
+    least = spent.low if gain.basis == "bound" else gain.low
+    if is_estimate and least <= 0 and gain.high > _NOTHING_KNOWN * finding.latency_ms:
         return replace(finding, gain=Gain(math.nan, math.nan, gain.high, "unknown"))
     return finding
 

@@ -47,10 +47,8 @@ def find_fixed(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
         replace(gain, high=gain.high + joined_calls_ms(m, keys + waiting)),
         keys + waiting,
         "compute it once, when the model is built, and keep the result as a buffer",
-        commands.quote_code("constants"),
-        commands.apply_remedy(m, "constants"),
-        remedy="constants",
         rewrite=_find_rewrite(m, "constants"),
+        **commands.use_remedy(m, "constants"),
     )
 
 
@@ -96,16 +94,16 @@ def find_replaceable(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
         if not remedy.differs and rewrite.sqnr_db is not None:
             proof = f"; on random tensors, the results agree ({rewrite.sqnr_db:.0f} dB)"
         gain = _gain_of_remedy(m, rewrite, keys, extra, outside)
+        advice = commands.use_remedy(m, rewrite.name)
+        advice |= {} if rewrite.code is None else {"code": rewrite.code}
         yield Finding(
             title,
             gain,
             keys + extra,
             f"rewrite it{f': {rewrite.text}' if outside else ', or let the export do it'}{proof}",
-            remedy.code if rewrite.code is None else rewrite.code,
-            commands.apply_remedy(m, rewrite.name),
-            remedy=rewrite.name,
             rewrite=rewrite if rewrite.parts else None,
             beside=[key for key in every if key not in keys],
+            **advice,
         )
 
 
@@ -160,27 +158,19 @@ def find_dtype_outside(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
         if not keys:
             continue
         spent = time_spent(m, keys + gains.call_keys(m, keys))
-        finding = Finding(
+        action = "keep these tensors in single precision"
+        advice = {"rewrite": _find_rewrite(m, "doubles"), **commands.use_remedy(m, "doubles")}
+        if dtype == "bfloat16" and m.export.dtype == "bf16":
+            action = "export it in fp32 or fp16, which are delegated"
+            advice = commands.use_dtype(m, "fp32")
+        yield Finding(
             f"XNNPACK computes nothing in {dtype}: {_names(m.costs.loc[keys])} run outside the "
             f"delegate, {_percent(m, spent.ms)} of the time",
             Gain.at_most(spent.high),
             keys,
-            "keep these tensors in single precision",
-            commands.quote_code("doubles"),
-            commands.apply_remedy(m, "doubles"),
-            remedy="doubles",
-            rewrite=_find_rewrite(m, "doubles"),
+            action,
+            **advice,
         )
-        if dtype == "bfloat16" and m.export.dtype == "bf16":
-            finding = replace(
-                finding,
-                action="export it in fp32 or fp16, which are delegated",
-                code="",
-                command=commands.write_command(m, "profile", dtype="fp32"),
-                remedy="fp32",
-                rewrite=commands.offer_dtype(m, "fp32"),
-            )
-        yield finding
 
 
 def _percent(m: Measurement, ms: float) -> str:
@@ -261,10 +251,8 @@ def find_caches(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]
         Gain((1 - kept) * spent.ms, (1 - 2 * kept) * spent.low, spent.high, "removal"),
         keys,
         f"let ExecuTorch write it in place; or {_OUTPUTS}",
-        commands.quote_code("in_place"),
-        commands.apply_remedy(m, "in_place"),
-        remedy="in_place",
         rewrite=Rewrite("in_place", REMEDIES["in_place"].text, (), kept, None),
+        **commands.use_remedy(m, "in_place"),
     )
 
 

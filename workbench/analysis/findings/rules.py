@@ -144,7 +144,7 @@ def complete(m: Measurement, name: str, rule: Rule, finding: Finding) -> Finding
         most_ms=most_ms if is_timed else math.nan,
         latency_ms=m.latency_ms,
     )
-    return call_unknown(whole)
+    return call_unknown(whole, spent)
 
 
 def _limit_gain(m: Measurement, gain: Gain, operators: Collection[str], spent: Gain) -> Gain:

@@ -24,7 +24,6 @@ _BASES = {
 }
 #: How much more than its operators take a finding gains at most whose interval is theirs alone.
 _SPLITS = 2.0
-NO_REMEDY = "no known remedy"
 NONE = "No findings: no rule found a gain of 1 % or more."
 
 #: Outputs of a lower signal to noise ratio are those of another function.
@@ -117,7 +116,7 @@ def _write_share(finding: Finding) -> str:
 
 def describe_action(finding: Finding) -> str:
     """What to do in words, with its caveat."""
-    action = finding.action or NO_REMEDY
+    action = finding.action or REST
     if finding.nearest and not finding.remedy:
         action = f"another way to write it: {action}"
     if finding.by_hand:

@@ -275,9 +275,7 @@ def find_dtype(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
         Gain.at_most(0.75 * time_spent(m, keys).ms),
         keys,
         "export the model in int8 and measure it",
-        command=commands.write_command(m, "profile", dtype="int8"),
-        remedy="int8",
-        rewrite=commands.offer_dtype(m, "int8"),
+        **commands.use_dtype(m, "int8"),
     )
 
 
