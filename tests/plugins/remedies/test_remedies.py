@@ -399,6 +399,16 @@ def make(name, number):
     return Net(function, *layers, **buffers).eval(), inputs
 
 
+BRIEF = {"processes": 2, "runs": 4, "evidence": False, "cold_start": False, "roof": False}
+
+
+def measure(module, inputs, root, **options):
+    """A short run of a network, with the remedies that its export offers."""
+    export = ExportOptions(**options)
+    program = wb.export_model(module.eval(), inputs, export, root=root, progress=quiet)
+    return wb.measure(program, options=wb.MeasureOptions(**BRIEF), root=root, progress=quiet)
+
+
 def calls(exported):
     return [node for node in exported.graph.nodes if node.op == "call_function"]
 
@@ -650,11 +660,8 @@ def test_a_remedy_is_tried_and_applied_in_the_dtype_of_the_program(dtype, tmp_pa
     """Where a part has nothing to quantise, what is around it is quantised with it."""
     remedy, shape, function, make_layers = TRIED[dtype]
     torch.manual_seed(0)
-    module, x = Net(function, *make_layers()).eval(), torch.randn(shape)
-    options = ExportOptions(dtype=dtype)
-    program = wb.export_model(module, x, options, root=tmp_path, progress=quiet)
-    brief = wb.MeasureOptions(processes=2, runs=4, evidence=False, cold_start=False, roof=False)
-    run = wb.measure(program, options=brief, root=tmp_path, progress=quiet)
+    module, x = Net(function, *make_layers()), torch.randn(shape)
+    run = measure(module, x, tmp_path, dtype=dtype)
     checks = [each for each in wb.check_findings(run, top=9) if each.remedy == remedy]
     assert checks and not any(each.problem for each in checks)
     options = ExportOptions(dtype=dtype, rewrite=(remedy,))
@@ -716,11 +723,8 @@ def test_a_promise_is_tried_on_its_part_and_kept_with_the_run(tmp_path, in_parts
     torch.manual_seed(0)
     stem, head = nn.Conv2d(3, 16, 3, 2, 1), nn.Conv2d(16, 4, 1)
     module = Net(lambda net, x: head(fn.avg_pool2d(stem(x).relu(), 3, 1, 1)), stem, head).eval()
-    image = torch.randn(1, 3, 64, 64)
-    program = wb.export_model(module, image, root=tmp_path, progress=quiet)
-    assert program.export.rewrites[0].name == "pooling"
-    brief = wb.MeasureOptions(processes=2, runs=4, evidence=False, cold_start=False, roof=False)
-    run = wb.measure(program, options=brief, root=tmp_path, progress=quiet)
+    run = measure(module, torch.randn(1, 3, 64, 64), tmp_path)
+    assert run.subject.export.rewrites[0].name == "pooling"
     (promise,) = find(run, "pooling")
     assert promise.gain.basis not in ("checked", "measured") and promise.trial is None
     table = run.findings.check()
@@ -816,10 +820,7 @@ def test_an_interruption_keeps_the_checks_before_and_a_profile_loads_once(
 
 def try_remedy(module, inputs, remedy, root, **options):
     """The check of a network's remedy, and what its finding then advises."""
-    options = ExportOptions(**options)
-    program = wb.export_model(module.eval(), inputs, options, root=root, progress=quiet)
-    brief = wb.MeasureOptions(processes=2, runs=4, evidence=False, cold_start=False, roof=False)
-    run = wb.measure(program, options=brief, root=root, progress=quiet)
+    run = measure(module, inputs, root, **options)
     (check,) = (each for each in wb.check_findings(run, top=9) if each.remedy == remedy)
     findings = wb.open_run(run.path).opportunities
     return check, "; ".join(map(describe_trial, findings))
@@ -933,8 +934,7 @@ def test_each_thread_count_and_phase_has_a_trial_of_its_own(tmp_path):
     program = wb.export_model(module.eval(), image, root=tmp_path, progress=quiet)
     np.save(tmp_path / "zeros.npy", np.zeros(image.shape, np.float32))
     phases = (f"night={tmp_path / 'zeros.npy'}",)
-    brief = {"processes": 2, "runs": 4, "evidence": False, "cold_start": False, "roof": False}
-    options = wb.MeasureOptions(threads=(1, 2), phases=phases, **brief)
+    options = wb.MeasureOptions(threads=(1, 2), phases=phases, **BRIEF)
     run = wb.measure(program, options=options, root=tmp_path, progress=quiet)
     (trial,) = wb.check_findings(run, module, image)
     assert trial.scope == run.subject.scope and trial.scope.threads == 1 and not trial.problem
@@ -951,11 +951,8 @@ def test_each_thread_count_and_phase_has_a_trial_of_its_own(tmp_path):
 @pytest.mark.cases
 def test_a_part_returns_nothing_that_nobody_reads(tmp_path):
     """The places of the largest elements."""
-    module = Net(lambda net, x: net.layers[0](x).max(1)[0].tanh(), nn.Linear(32, 32)).eval()
-    program = wb.export_model(module, torch.randn(1, 64, 32), root=tmp_path, progress=quiet)
-    brief = wb.MeasureOptions(processes=2, runs=4, evidence=False, cold_start=False, roof=False)
-    run = wb.measure(program, options=brief, root=tmp_path, progress=quiet)
-    (check,) = (each for each in wb.check_findings(run, top=9) if each.remedy == "pooling")
+    module = Net(lambda net, x: net.layers[0](x).max(1)[0].tanh(), nn.Linear(32, 32))
+    check, _ = try_remedy(module, torch.randn(1, 64, 32), "pooling", tmp_path)
     assert not check.problem
 
 
@@ -968,11 +965,10 @@ def test_an_option_is_tried_where_a_finding_has_some_of_its_parts(tmp_path):
         return x.cumsum(-1).flip(1).sin() @ net.layers[0].weight.t(), x.roll((1, 2), (1, 2)) @ net.w
 
     layers, buffers = [nn.Embedding(300, 64)], {"w": torch.randn(64, 8)}
-    module, ids = Net(run, *layers, **buffers).eval(), torch.randint(0, 300, (1, 64))
-    program = wb.export_model(module, ids, root=tmp_path, progress=quiet)
-    brief = wb.MeasureOptions(processes=2, runs=4, evidence=False, cold_start=False, roof=False)
-    trials = wb.check_findings(wb.measure(program, options=brief, root=tmp_path), module, ids)
-    several = [each for each in program.export.rewrites if each.name == "matrices"]
+    module, ids = Net(run, *layers, **buffers), torch.randint(0, 300, (1, 64))
+    measured = measure(module, ids, tmp_path)
+    trials = wb.check_findings(measured, module, ids)
+    several = [r for r in measured.subject.export.rewrites if r.name == "matrices"]
     tried = {each.finding: each for each in trials}
     assert len(several) > 1 and tried["matrices"].whole, tried
     (constants,) = (each for each in trials if each.remedy == "constants")
@@ -1007,11 +1003,7 @@ def test_a_model_in_another_dtype_is_lowered_once(tmp_path, monkeypatch):
         return lower_model(model, options, *rest, **settings)
 
     module, x = Net(lambda net, x: net.layers[0](x).relu(), nn.Linear(64, 64)), torch.randn(4, 64)
-    program = wb.export_model(
-        module.eval(), x, ExportOptions(dtype="bf16"), root=tmp_path, progress=quiet
-    )
-    brief = wb.MeasureOptions(processes=2, runs=4, evidence=False, cold_start=False, roof=False)
-    run = wb.measure(program, options=brief, root=tmp_path, progress=quiet)
+    run = measure(module, x, tmp_path, dtype="bf16")
     monkeypatch.setattr("workbench.export.lower.lower_model", count)
     (check,) = (each for each in wb.check_findings(run) if each.remedy == "fp32")
     assert made == ["fp32"] and not check.problem
@@ -1074,10 +1066,7 @@ class RootOfSquares(nn.Module):
 @pytest.mark.whole
 def test_a_remedy_has_the_rows_of_all_operators_that_it_replaces(tmp_path):
     """Lowering numbers nodes anew, so that their names in the program are those of others."""
-    inputs = torch.randn(3, 77, 48)
-    program = wb.export_model(RootOfSquares().eval(), inputs, root=tmp_path, progress=quiet)
-    brief = wb.MeasureOptions(processes=2, runs=4, evidence=False, cold_start=False, roof=False)
-    m = wb.measure(program, options=brief, root=tmp_path, progress=quiet).subject
+    m = measure(RootOfSquares(), torch.randn(3, 77, 48), tmp_path).subject
     for rewrite in m.export.rewrites:
         steps = [step for step in m.flow.steps if step.origin.traced in rewrite.nodes]
         assert len(steps) == len(rewrite.nodes) == 3

@@ -6,7 +6,7 @@ the same function.
 
 import contextlib
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -234,56 +234,13 @@ def arguments_of(node: Node) -> dict[str, Any]:
     }
 
 
-def multiply_batches(x: Any, y: Any, turned: bool = False) -> Any:
-    """The product of matrices as one batch of three dimensions: it expands nothing.
-
-    Rows of the left ones that have one right one are those of one matrix; the right ones may be
-    turned.
-    """
-    batch = math.prod(y.shape[:-2])
-    rows = x.reshape(batch, math.prod(x.shape[:-1]) // batch, x.shape[-1])
-    right = y.reshape(batch, *y.shape[-2:])
-    product = torch.bmm(rows, right.transpose(1, 2) if turned else right)
-    return product.reshape(*x.shape[:-1], product.shape[-1])
-
-
 def reshape(x: Any, shape: Sequence[int]) -> Any:
     """A tensor in a shape, which it may have already."""
     return x if [*x.shape] == [*shape] else aten.reshape.default(x, [*shape])
 
 
-def rows_along(
-    shape: Sequence[int], axes: Iterable[int], result: Sequence[int] = ()
-) -> tuple[int, Build]:
-    """How many elements some axes have together, and what makes a row of them of a tensor.
-
-    Where these sizes or those of the ``result`` are dynamic, tensors stay as they are: `Refused`
-    if the axes are not the last one.
-    """
-    along = sorted(axis % len(shape) for axis in axes)
-    if not _are_fixed([*shape, *result]):
-        width = shape[-1]
-        if along != [len(shape) - 1] or not isinstance(width, int):
-            raise Refused("rows of dynamic sizes")
-        return width, lambda x: x
-    order = [*(axis for axis in range(len(shape)) if axis not in along), *along]
-    width = math.prod(shape[axis] for axis in along)
-
-    def gather(x: Any) -> Any:
-        x = x.permute(order) if order != sorted(order) else x
-        return x.reshape(math.prod(shape) // width, width)
-
-    return width, gather
-
-
-def shape_rows(rows: Any, shape: Sequence[int]) -> Any:
-    """The one number of each row, in the shape of a result."""
-    if _are_fixed(shape):
-        return rows.reshape(shape)
-    return rows if rows.ndim == len(shape) else rows.squeeze(-1)
-
-
-def _are_fixed(shape: Sequence[int]) -> bool:
+def are_fixed(shape: Sequence[int]) -> bool:
+    """Whether no size is dynamic."""
     return all(isinstance(size, int) for size in shape)
 
 
@@ -396,7 +353,7 @@ def sizes_of(node: Node) -> tuple[int, ...]:
 def is_static(node: Node) -> bool:
     """Whether a node is a tensor all of whose sizes are known."""
     sizes = getattr(node.meta.get("val"), "shape", None)
-    return sizes is not None and _are_fixed(sizes)
+    return sizes is not None and are_fixed(sizes)
 
 
 def is_pointwise(node: Node) -> bool:

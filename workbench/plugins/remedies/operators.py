@@ -6,7 +6,7 @@ the order of its schema. It returns what replaces the result, or None where it d
 
 import math
 import operator
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -21,14 +21,12 @@ from workbench.plugins.remedies.equivalence import (
     Equivalent,
     Finder,
     Refused,
+    are_fixed,
     arguments_of,
     is_float,
     is_static,
-    multiply_batches,
     name_of,
     reshape,
-    rows_along,
-    shape_rows,
     value,
 )
 from workbench.plugins.remedies.functions import (
@@ -120,18 +118,50 @@ def find_operator(
     return Equivalent(name, text, nodes, last, sources, build)
 
 
-@_remedy("layer_norm", aten.layer_norm.default, dtypes={torch.half, torch.bfloat16}, static=False)
-def _layer_norm(result: Any, x: Any, shape: Any, *arguments: Any) -> Any:
-    weight, bias = (each if each is None else each.float() for each in arguments[:2])
-    return fn.layer_norm(x.float(), shape, weight, bias, arguments[2]).to(x.dtype)
+def _rows_along(
+    shape: Sequence[int], axes: Iterable[int], result: Sequence[int] = ()
+) -> tuple[int, Build]:
+    """How many elements some axes have together, and what makes a row of them of a tensor.
+
+    Where these sizes or those of the ``result`` are dynamic, tensors stay as they are: `Refused`
+    if the axes are not the last one.
+    """
+    along = sorted(axis % len(shape) for axis in axes)
+    if not are_fixed([*shape, *result]):
+        width = shape[-1]
+        if along != [len(shape) - 1] or not isinstance(width, int):
+            raise Refused("rows of dynamic sizes")
+        return width, lambda x: x
+    order = [*(axis for axis in range(len(shape)) if axis not in along), *along]
+    width = math.prod(shape[axis] for axis in along)
+
+    def gather(x: Any) -> Any:
+        x = x.permute(order) if order != sorted(order) else x
+        return x.reshape(math.prod(shape) // width, width)
+
+    return width, gather
 
 
-@_remedy("layer_norm", aten.group_norm.default, dtypes={torch.half, torch.bfloat16}, static=False)
-def _group_norm(
-    result: Any, x: Any, groups: int, weight: Any, bias: Any, eps: float, *_: Any
+def _shape_rows(rows: Any, shape: Sequence[int]) -> Any:
+    """The one number of each row, in the shape of a result."""
+    if are_fixed(shape):
+        return rows.reshape(shape)
+    return rows if rows.ndim == len(shape) else rows.squeeze(-1)
+
+
+_WIDER: dict[str, Any] = {"dtypes": {torch.half, torch.bfloat16}, "static": False}
+
+
+def _widen(
+    norm: Build, result: Any, x: Any, size: Any, weight: Any, bias: Any, eps: float, *_: Any
 ) -> Any:
+    """A norm in single precision."""
     weight, bias = (each if each is None else each.float() for each in (weight, bias))
-    return fn.group_norm(x.float(), groups, weight, bias, eps).to(x.dtype)
+    return norm(x.float(), size, weight, bias, eps).to(x.dtype)
+
+
+_remedy("layer_norm", aten.layer_norm.default, **_WIDER)(partial(_widen, fn.layer_norm))
+_remedy("layer_norm", aten.group_norm.default, **_WIDER)(partial(_widen, fn.group_norm))
 
 
 @_remedy("mean", aten.mean.dim)
@@ -151,7 +181,7 @@ def _softmax_of_axis(result: Any, x: Any, axis: int, dtype: Any) -> Any:
 
 @_remedy("functions", aten.logsumexp.default, text="as a softmax, its logarithm and a product")
 def _log_sum(result: Any, x: Any, axes: Any, keeps: bool) -> Any:
-    width, gather_rows = rows_along(x.shape, axes)
+    width, gather_rows = _rows_along(x.shape, axes)
     return compile_lines(log_sum(width, 2))(gather_rows(x)).reshape(result.shape)
 
 
@@ -229,9 +259,9 @@ def _total(result: Any, x: Any, *given: Any, is_mean: bool = False) -> Any:
     if dtype is not None or (is_mean and axes and averages_images(x, axes[0])):
         return None
     given_axes = (axes and axes[0]) or range(x.ndim)
-    width, gather_rows = rows_along(x.shape, given_axes, result.shape)
+    width, gather_rows = _rows_along(x.shape, given_axes, result.shape)
     row = _ones(width, 1 / width if is_mean else 1.0, x.dtype)
-    return shape_rows(fn.linear(gather_rows(x), row), result.shape)
+    return _shape_rows(fn.linear(gather_rows(x), row), result.shape)
 
 
 _remedy("matrices", aten.mean.dim, aten.mean.default, **_SUMMED)(partial(_total, is_mean=True))
@@ -249,7 +279,7 @@ def _variance(
     """A variance or standard deviation over some axes, with means as products."""
     with_mean = not isinstance(result, torch.Tensor)
     shape = result[0].shape if with_mean else result.shape
-    width, gather_rows = rows_along(x.shape, axes or range(x.ndim), shape)
+    width, gather_rows = _rows_along(x.shape, axes or range(x.ndim), shape)
     correction = 1 if correction is None else correction
     if width <= correction:
         return None
@@ -257,9 +287,9 @@ def _variance(
     mean = fn.linear(rows, _ones(width, 1 / width, x.dtype))
     rows = rows - mean
     power = fn.linear(rows * rows, _ones(width, 1 / (width - correction), x.dtype))
-    power = shape_rows(power, shape)
+    power = _shape_rows(power, shape)
     power = power.sqrt() if root else power
-    return [power, shape_rows(mean, shape)] if with_mean else power
+    return [power, _shape_rows(mean, shape)] if with_mean else power
 
 
 _remedy(
@@ -285,11 +315,11 @@ def _length(
     """A norm along some axes: a product sums the squares or absolute values."""
     if order not in (None, 1, 2) or dtype is not None or not result.is_floating_point():
         return None
-    width, gather_rows = rows_along(x.shape, axes or range(x.ndim), result.shape)
+    width, gather_rows = _rows_along(x.shape, axes or range(x.ndim), result.shape)
     rows = gather_rows(x)
     terms = rows.abs() if order == 1 else rows * rows
     total = fn.linear(terms, _ones(width, 1.0, x.dtype))
-    return shape_rows(total if order == 1 else total.sqrt(), result.shape)
+    return _shape_rows(total if order == 1 else total.sqrt(), result.shape)
 
 
 @_remedy("norms", aten.linalg_norm.default)
@@ -304,7 +334,7 @@ def _similarity(result: Any, a: Any, b: Any, axis: int, eps: float) -> Any:
     """The cosine between vectors along an axis, with sums as products."""
     if a.ndim != b.ndim or a.shape[axis] != b.shape[axis]:
         return None
-    width, gather_rows = rows_along(a.shape, [axis])
+    width, gather_rows = _rows_along(a.shape, [axis])
     alike, is_last = a.shape == b.shape, axis in (-1, result.ndim)
     if alike:
         a, b = gather_rows(a), gather_rows(b)
@@ -372,7 +402,7 @@ _LARGEST: dict[str, Any] = {"text": "as the largest element of a window", "first
 @_remedy("pooling", aten.amax.default, aten.max.dim, **_LARGEST)
 def _largest(result: Any, x: Any, axes: Any, keeps: bool = False, least: bool = False) -> Any:
     axes = [axes] if isinstance(axes, int) else axes
-    width, gather_rows = rows_along(x.shape, axes or range(x.ndim))
+    width, gather_rows = _rows_along(x.shape, axes or range(x.ndim))
     if width == 1 or not x.is_floating_point():
         return None
     rows = gather_rows(x).reshape(1, x.numel() // width, 1, width)
@@ -457,10 +487,17 @@ def find_product(finder: Finder, node: Node) -> Equivalent | None:
     if min(len(left), len(right)) < 2 or not _shares_batch([*left[:-2]], [*right[:-2]]):
         return None
 
+    turns = node.target is aten.linear.default
+
     def build(*tensors: Any) -> Any:
         values = dict(zip(sources, tensors, strict=True))
         x, y, *bias = (values[operand] for operand in operands)
-        product = multiply_batches(x, y, turned=node.target is aten.linear.default)
+        batch, width = math.prod(y.shape[:-2]), x.shape[-1]
+        # Rows of the left ones that have one right one are those of one matrix.
+        rows = x.reshape(batch, x.numel() // (batch * width), width)
+        right = y.reshape(batch, *y.shape[-2:])
+        product = torch.bmm(rows, right.transpose(1, 2) if turns else right)
+        product = product.reshape(*x.shape[:-1], product.shape[-1])
         return product + bias[0] if bias else product
 
     return Equivalent("products", REMEDIES["products"].text, (node,), node, sources, build)
