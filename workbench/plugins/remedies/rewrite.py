@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram, default_decompositions
-from torch.fx import Node
+from torch.fx import GraphModule, Node
 
 from workbench.api import Rewrite, Rewriter
 from workbench.graphs import (
@@ -305,32 +305,26 @@ class Remedies(Rewriter):
         from executorch.backends.xnnpack.utils.configs import get_transform_passes
         from executorch.exir.pass_base import ExportedProgramPassBase, ExportedProgramPassResult
         from executorch.exir.pass_manager import ExportedProgramPassManager
+        from torch.fx.passes.infra.pass_base import PassResult
 
         folds_all = "constants" in names
-        folds = folds_all or "casts" in names
-        cleans = "expansions" in names
-        if not (folds or cleans):
-            return None
+
+        def count(module: GraphModule, sign: int) -> PassResult:
+            counts["expansions"] += sign * len(module.graph.nodes)
+            return PassResult(module, False)
 
         class Fold(ExportedProgramPassBase):
             def call(self, exported_program: ExportedProgram) -> ExportedProgramPassResult:
-                if cleans:
-                    counts["expansions"] = sizes.pop() - len(exported_program.graph.nodes)
-                folded = 0
-                if folds:
-                    exported_program, folded = fold_constants(exported_program, not folds_all)
-                    counts["constants" if folds_all else "casts"] += folded
+                exported_program, folded = fold_constants(exported_program, not folds_all)
+                counts["constants" if folds_all else "casts"] += folded
                 return ExportedProgramPassResult(exported_program, folded > 0)
 
-        sizes: list[int] = []
-
-        class Count(ExportedProgramPassBase):
-            def call(self, exported_program: ExportedProgram) -> ExportedProgramPassResult:
-                sizes.append(len(exported_program.graph.nodes))
-                return ExportedProgramPassResult(exported_program, False)
-
-        cleaning = get_transform_passes() if cleans else []
-        return ExportedProgramPassManager([Count(), *cleaning, Fold()])
+        passes: list[Any] = []
+        if "expansions" in names:
+            passes = [partial(count, sign=1), *get_transform_passes(), partial(count, sign=-1)]
+        if folds_all or "casts" in names:
+            passes.append(Fold())
+        return ExportedProgramPassManager(passes) if passes else None
 
     def offer(
         self,
