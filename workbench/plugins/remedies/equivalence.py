@@ -177,9 +177,9 @@ class Finder:
 
     def prove(self, each: Equivalent) -> Equivalent | None:
         """An equivalent with its signal to noise ratio on random tensors; None if it differs."""
-        (build,) = getattr(each.build, "args", (each.build,))  # of a partial one, what it calls
+        build, *how = getattr(each.build, "args", (each.build,))  # of a partial one, what it calls
         code = getattr(build, "__code__", build)
-        key = ("proof", code, each.text, self.identify(each.nodes, each.sources))
+        key = ("proof", code, *how, each.text, self.identify(each.nodes, each.sources))
         if key not in self.memory:
             self.memory[key] = self._compare(each)
         ratio = self.memory[key]

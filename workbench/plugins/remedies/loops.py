@@ -2,14 +2,15 @@
 
 import contextlib
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from itertools import chain, product
+from typing import Any, NamedTuple
 
 import torch
 from torch.fx import Node
 
-from workbench.graphs import function_of, is_pure, readers
+from workbench.graphs import is_pure, readers
 from workbench.plugins.remedies.equivalence import (
     MOST_PROVEN,
     Equivalent,
@@ -22,16 +23,16 @@ from workbench.plugins.remedies.equivalence import (
     is_float,
     is_static,
     name_of,
+    names_of,
+    reshape,
     value,
 )
-from workbench.plugins.remedies.moves import arrange, map_elements, number
+from workbench.plugins.remedies.moves import arrange, number
 
 aten: Any = torch.ops.aten
 #: Layers of one input, or of one weight, from which on a single one is worth its slices.
 _LEAST_ALIKE = 3
 _CUTS = {aten.slice.Tensor, aten.select.int}
-#: Operators of all steps of a loop, at most.
-_MOST_STEPS = 600
 #: Layers of constant weights whose rows do not depend on each other.
 _LAYERS = {aten.linear.default, aten.mm.default, aten.matmul.default}
 #: Outputs of a layer that is worth being a part of another one.
@@ -43,8 +44,8 @@ def find_loops(finder: Finder, last: Node) -> Equivalent | None:
     if not is_pure(last) or not is_float(last, MOST_PROVEN) or not is_static(last):
         return None
     if last.target in (aten.cat.default, aten.stack.default):
-        whole = _join_slices(finder, last) or _group(finder, last) or _batch(finder, last)
-        return whole or _flatten(finder, last) or _sink(finder, last)
+        whole = _join_slices(finder, last) or _group(finder, last) or _flatten(finder, last)
+        return whole or _run_at_once(finder, last)
     return _share_input(finder, last) or _share_weights(finder, last)
 
 
@@ -55,17 +56,36 @@ def _parts_of(last: Node) -> tuple[list[Node], int]:
 
 def _join_slices(finder: Finder, last: Node) -> Equivalent | None:
     """Slices of one tensor that are put together as it was, or with one axis in front."""
-    parts, _ = _parts_of(last)
-    nodes, source = _trace_slices(finder, parts)
-    if source is None or elements(source) != elements(last) or not is_float(source):
-        return None
-    ids = map_elements(finder, [*nodes, last], [source])
-    move = arrange(ids, [value(source).shape], 1, False) if ids is not None else None
-    if move is None:
+    parts, axis = _parts_of(last)
+    joined = _put_together(finder, parts, last.target, axis)
+    source = joined.sources[0]
+    if not joined.nodes or elements(source) != elements(last) or not is_float(source):
         return None
     text = f"a tensor instead of its {len(parts)} slices put together"
-    build = lambda x: move.build({0: x})  # noqa: E731
-    return Equivalent("loops", text, (*nodes, last), last, (source,), build, kept=0.0)
+    build = lambda x: joined.build({source: x})  # noqa: E731
+    return Equivalent("loops", text, (*joined.nodes, last), last, (source,), build, kept=0.0)
+
+
+class _Joined(NamedTuple):
+    """Tensors that are put together: what is read for it, what it avoids, and what makes it."""
+
+    sources: Sequence[Node]
+    nodes: Sequence[Node]
+    build: Callable[[Mapping[Node, Any]], Any]
+
+
+def _put_together(finder: Finder, tensors: Sequence[Node], put: Any, axis: int) -> _Joined:
+    """Tensors along an axis; of slices of one tensor, that tensor with its elements moved."""
+    nodes, source = _trace_slices(finder, tensors)
+    if source is not None and is_static(source) and elements(source) <= MOST_PROVEN:
+        values: dict[Node, Any] = {source: number([value(source).shape])[0]}
+        for node in nodes:
+            values[node] = evaluate(node, values)
+        order = call(put, [values[each] for each in tensors], axis)
+        move = arrange(order, [value(source).shape], 1, expands=False)
+        if move:
+            return _Joined([source], nodes, lambda given: move.build({0: given[source]}))
+    return _Joined(tensors, [], lambda given: put([given[each] for each in tensors], axis))
 
 
 def _trace_slices(finder: Finder, parts: Sequence[Node]) -> tuple[list[Node], Node | None]:
@@ -135,23 +155,16 @@ def find_tables(finder: Finder, last: Node) -> Equivalent | None:
     tables = [finder.constants[part.args[0]] for part in lookups]  # type: ignore[index]
     starts = torch.tensor([0, *(len(table) for table in tables[:-1])]).cumsum(0)
     offsets = put([start.expand(value(ids[0]).shape) for start in starts], axis)
-    slices, source = _trace_slices(finder, ids)
-    move = None
-    if source is not None:
-        values: dict[Node, Any] = {source: number([value(source).shape])[0]}
-        for node in slices:
-            values[node] = evaluate(node, values)
-        order = put([values[each] for each in ids], axis)
-        move = arrange(order, [value(source).shape], 1, False)
+    joined = _put_together(finder, ids, put, axis)
     others = [part for part in parts if part not in lookups]
-    sources = (source,) if move and source else tuple(dict.fromkeys(ids))
+    sources = tuple(dict.fromkeys([*joined.sources, *others]))
     first = places[0]
 
     def build(*tensors: Any) -> Any:
         *given, offsets, table = tensors
-        values = dict(zip((*sources, *others), given, strict=True))
-        rows = move.build({0: given[0]}) if move else put([values[each] for each in ids], axis)
-        rows = aten.embedding.default(table, aten.add.Tensor(rows, offsets))
+        values = dict(zip(sources, given, strict=True))
+        rows = aten.add.Tensor(joined.build(values), offsets)
+        rows = aten.embedding.default(table, rows)
         rows = rows if put is last.target else aten.flatten.using_ints(rows, -2)
         around = [
             aten.unsqueeze.default(values[x], axis) if is_stack else values[x] for x in others
@@ -160,11 +173,10 @@ def find_tables(finder: Finder, last: Node) -> Equivalent | None:
         return aten.cat.default(whole, axis) if others else rows
 
     constants = (offsets[:1].contiguous() if axis else offsets, torch.cat(tables))
-    nodes = (*(slices if move else ()), *lookups, last)
+    nodes = (*joined.nodes, *lookups, last)
     text = f"one table instead of {len(tables)}, whose rows are put together"
     return finder.prove(Equivalent(
-        "lookups", text, nodes, last, (*sources, *others), build, 2 / len(nodes),
-        constants=constants,
+        "lookups", text, nodes, last, sources, build, 2 / len(nodes), constants=constants,
     ))  # fmt: skip
 
 
@@ -201,77 +213,6 @@ def _flatten(finder: Finder, last: Node) -> Equivalent | None:
     return Equivalent("loops", text, tuple(nodes), last, sources, build, kept=kept)
 
 
-def _batch(finder: Finder, last: Node) -> Equivalent | None:
-    """Operators of each part of a tensor, one part after the other, as those of all at once."""
-    parts, _ = _parts_of(last)
-    if len(parts) < 2 or not all(_is_like(part, parts[0]) for part in parts):
-        return None
-    for source, nodes in finder.parts(last, borders=(), most=_MOST_STEPS):
-        leaf, steps = _list_steps(finder, nodes, parts[0], source)
-        if leaf is not None and elements(source) == len(parts) * elements(leaf):
-            with contextlib.suppress(Refused):  # the steps do not take all parts at once
-                return _run_at_once(finder, nodes, source, leaf, steps)
-            return None
-    return None
-
-
-def _list_steps(
-    finder: Finder, nodes: Sequence[Node], first: Node, source: Node
-) -> tuple[Node | None, list[Node]]:
-    """The slice of a tensor that the first part of a loop reads, and what it does with it.
-
-    The slice is None if it reads several, or only arranges data.
-    """
-    needed, slices, steps = {first}, {source: None}, list[Node]()
-    for node in reversed(nodes):
-        needed.update(node.all_input_nodes if node in needed else ())
-    for node in (node for node in nodes if node in needed):
-        if node.target in _SLICING and slices.keys() >= {*finder.varying(node)}:
-            slices[node] = None
-        else:
-            steps.append(node)
-    leaf = [*slices][-1]
-    read = {each for node in steps for each in finder.varying(node)}
-    tensors = all(isinstance(each.meta["val"], torch.Tensor) for each in (source, leaf, *steps))
-    if not tensors or leaf is source or not read <= {leaf, *steps} or not value(leaf).ndim:
-        return None, []
-    shaped = [node for node in steps if node.target in _SHAPES]
-    drops = any(elements(node) != elements(node.all_input_nodes[0]) for node in shaped)
-    computes = len(shaped) < len(steps) and all(value(node).ndim for node in steps)
-    return (None if drops or not computes else leaf), steps
-
-
-def _run_at_once(
-    finder: Finder, nodes: Sequence[Node], source: Node, leaf: Node, steps: Sequence[Node]
-) -> Equivalent | None:
-    """The steps of the first part on all parts, put together along the first axis."""
-    last, first = nodes[-1], steps[-1]
-    parts, axis = _parts_of(last)
-    used = dict.fromkeys(each for node in steps for each in node.all_input_nodes)
-    others = [node for node in used if node in finder.constants]
-
-    def reshape_all(x: Any, node: Node) -> Any:
-        size, *rest = value(node).shape
-        return aten.reshape.default(x, [len(parts) * size, *rest])
-
-    def build(x: Any, *given: Any) -> Any:
-        values = dict(zip(others, given, strict=True))
-        values[leaf] = reshape_all(x, leaf)
-        for node in steps:
-            if node.target in _SHAPES:
-                values[node] = reshape_all(values[node.all_input_nodes[0]], node)
-            else:
-                values[node] = evaluate(node, values)
-        shape = [len(parts), *value(first).shape]
-        return _move_front(aten.reshape.default(values[first], shape), first, axis, last)
-
-    text = f"{len(parts)} parts of a tensor at once instead of one after the other"
-    return finder.prove(Equivalent(
-        "loops", text, tuple(nodes), last, (source, *others), partial(call, build),
-        kept=1 / len(parts),
-    ))  # fmt: skip
-
-
 #: Views that have all elements in the same order; selections of the only one along an axis, too.
 _SHAPES = {
     aten.view.default, aten.reshape.default, aten.squeeze.dim, aten.squeeze.dims,
@@ -279,69 +220,78 @@ _SHAPES = {
 }  # fmt: skip
 
 
-def _move_front(x: Any, part: Node, axis: int, last: Node) -> Any:
-    """Parts along a new axis in front, as a concatenation has them along another axis."""
-    if axis:
-        rank = len(value(part).shape) + 1
-        x = aten.permute.default(x, [*range(1, axis + 1), 0, *range(axis + 1, rank)])
-    return aten.reshape.default(x, list(value(last).shape))
+#: The same operator of each part of a loop.
+Group = tuple[Node, ...]
 
 
-def _sink(finder: Finder, last: Node) -> Equivalent | None:
-    """The same operator of several tensors, as one of these tensors put together."""
-    parts, axis = _parts_of(last)
-    first, varied = parts[0], _list_varied(finder, parts)
-    if not varied:
-        return None
-    products = (aten.mm.default, aten.bmm.default)
-    target = aten.matmul.default if first.target in products else function_of(first)
-    joined = [tuple(part.args[place] for part in parts) for place in varied]
-    sources = dict.fromkeys(node for group in joined for node in group)
-    shared = [first.args[n] for n in range(len(first.args)) if n not in varied]
-    order = tuple(dict.fromkeys([*sources, *(a for a in shared if isinstance(a, Node))]))
+class _Way(NamedTuple):
+    """How the tensors of all parts become one: as the results do, or along an axis in front."""
 
-    def compute(tensors: tuple[Any, ...], put: Any, axis: int) -> Any:
-        values = dict(zip(order, tensors, strict=True))
-        arguments: list[Any] = [values.get(a, a) if isinstance(a, Node) else a for a in first.args]
-        for place, group in zip(varied, joined, strict=True):
-            arguments[place] = put([values[node] for node in group], axis)
-        return target(*arguments, **first.kwargs)
+    put: Any
+    axis: int
+    in_front: bool = False
 
-    def build(*tensors: Any) -> Any:
-        return compute(tensors, last.target, axis)
+    @property
+    def extends(self) -> bool:
+        """Whether the axis in front is that of each part, which gets longer."""
+        return self.in_front and self.put is aten.cat.default
 
-    def build_in_front(*tensors: Any) -> Any:
-        """The tensors along a new axis in front, which is then moved to where it belongs."""
-        return _move_front(compute(tensors, aten.stack.default, 0), first, axis, last)
 
-    text = f"{name_of(first)} once instead of {len(parts)} times"
-    for builder in (partial(call, build), partial(call, build_in_front)):
-        each = Equivalent("loops", text, (*parts, last), last, order, builder, kept=1 / len(parts))
-        with contextlib.suppress(Refused):
-            if finder.prove(each):
-                return each
+def _run_at_once(finder: Finder, last: Node) -> Equivalent | None:
+    """The same operators of several tensors, one after the other, as those of all at once."""
+    steps = _list_steps(finder, last)
+    ways = [
+        _Way(last.target, _parts_of(last)[1]),
+        _Way(aten.stack.default, 0, in_front=True),
+        _Way(aten.cat.default, 0, in_front=True),
+    ]
+    depths = sorted({len(steps), 1}, reverse=True) if steps else []
+    for depth, way in product(depths, ways):
+        with contextlib.suppress(Refused):  # the operators do not take all parts that way
+            part = finder.prove(_join_steps(finder, last, steps[-depth:], way))
+            if part:
+                return part
     return None
 
 
-def _list_varied(finder: Finder, parts: Sequence[Node]) -> list[int]:
-    """The arguments in which calls of one operator differ, if these are tensors of one shape."""
-    first = parts[0]
-    joining = (*_SLICING, aten.cat.default, aten.stack.default)
-    if len(parts) < 2 or first.target in joining or not all(_is_like(p, first) for p in parts):
-        return []
-    if any(len(readers(part)) > 1 for part in parts):
-        return []
-    varied = []
-    for place, argument in enumerate(first.args):
-        others = [part.args[place] for part in parts]
-        if all(other is argument or _is_equal(other, argument) for other in others):
-            continue
-        if not all(isinstance(o, Node) and o not in finder.constants for o in others):
-            return []
-        if len({tuple(value(other).shape) for other in others}) != 1:
-            return []
-        varied.append(place)
-    return varied
+def _list_steps(finder: Finder, last: Node) -> list[Group]:
+    """What the parts of a loop compute alike, in order, after what cuts them out of tensors."""
+    steps, inside = list[Group](), {last}
+    waiting: list[Group] = [tuple(_parts_of(last)[0])]
+    while waiting:
+        waiting.sort(key=lambda group: finder.place[group[0]])
+        group = waiting.pop()
+        if _is_step(finder, group) and all(inside.issuperset(readers(node)) for node in group):
+            steps.insert(0, group)
+            inside.update(group)
+            waiting += [each for each in _list_operands(group) if each not in waiting]
+    for group in [*steps]:
+        begins = not any(operand in steps for operand in _list_operands(group))
+        if begins and group[0].target in _SLICING | _SHAPES:
+            steps.remove(group)
+    return steps
+
+
+def _list_operands(group: Group) -> list[Group]:
+    """The operands in which the operators of several parts differ."""
+    columns = zip(*(node.args for node in group), strict=False)
+    return [column for column in columns if any(each != column[0] for each in column)]
+
+
+def _is_step(finder: Finder, group: Group) -> bool:
+    """Whether several operators do the same with tensors of one shape, which are no constants."""
+    first, operands = group[0], _list_operands(group)
+    if len(group) < 2 or not operands or not all(_is_like(node, first) for node in group):
+        return False
+    for operand in operands:
+        vary = all(isinstance(each, Node) and each not in finder.constants for each in operand)
+        if not vary or not all(map(is_static, operand)):
+            return False
+        if len({value(each).shape for each in operand}) > 1:
+            return False
+    if first.target in _SHAPES:
+        return elements(first) == elements(first.all_input_nodes[0])
+    return first.target not in _SLICING | {aten.cat.default, aten.stack.default}
 
 
 def _is_like(part: Node, first: Node) -> bool:
@@ -356,8 +306,47 @@ def _is_like(part: Node, first: Node) -> bool:
     )
 
 
-def _is_equal(one: Any, other: Any) -> bool:
-    return not isinstance(one, Node) and not isinstance(other, Node) and one == other
+def _join_steps(finder: Finder, last: Node, steps: Sequence[Group], way: _Way) -> Equivalent:
+    """The operators of the first part on the tensors of all parts, which are put together."""
+    nodes = [group[0] for group in steps]
+    leaves = [each for group in steps for each in _list_operands(group) if each not in steps]
+    joined = {each[0]: _put_together(finder, each, way.put, way.axis) for each in leaves}
+    read = dict.fromkeys(each for node in nodes for each in node.all_input_nodes)
+    shared = [each for each in read if each not in joined and each not in nodes]
+    sources = tuple(dict.fromkeys([*chain(*(each.sources for each in joined.values())), *shared]))
+
+    def build(way: _Way, *tensors: Any) -> Any:
+        values = dict(zip(sources, tensors, strict=True))
+        values |= {node: each.build(values) for node, each in joined.items()}
+        for node in nodes:
+            values[node] = _compute_whole(node, values, way, len(steps[0]))
+        x = values[nodes[-1]]
+        return _move_front(x, steps[-1], last) if way.in_front else x
+
+    text = f"{names_of(nodes)} once instead of {len(steps[0])} times"
+    members = {*chain(*steps, *(each.nodes for each in joined.values())), last}
+    order = tuple(sorted(members, key=finder.place.__getitem__))
+    whole = partial(call, build, way)
+    return Equivalent("loops", text, order, last, sources, whole, kept=1 / len(steps[0]))
+
+
+def _compute_whole(node: Node, values: Mapping[Node, Any], way: _Way, count: int) -> Any:
+    """What an operator of one part computes of the tensors of all parts."""
+    if node.target in _SHAPES and way.extends:
+        size, *rest = value(node).shape
+        return reshape(values[node.all_input_nodes[0]], [count * size, *rest])
+    if node.target in (aten.mm.default, aten.bmm.default):
+        return call(aten.matmul.default, *(values[each] for each in node.args[:2]))
+    return evaluate(node, values)
+
+
+def _move_front(x: Any, parts: Group, last: Node) -> Any:
+    """Parts along the axis in front, as a concatenation has them along another axis."""
+    shape, axis = value(parts[0]).shape, _parts_of(last)[1]
+    x = reshape(x, [len(parts), *shape])
+    if axis:
+        x = aten.permute.default(x, [*range(1, axis + 1), 0, *range(axis + 1, len(shape) + 1)])
+    return reshape(x, value(last).shape)
 
 
 def _share_weights(finder: Finder, last: Node) -> Equivalent | None:
