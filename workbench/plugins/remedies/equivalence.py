@@ -68,7 +68,7 @@ class Equivalent:
     ``build`` makes it in PyTorch from the tensors ``sources`` and ``constants``; ``kept`` is the
     share of the work that remains where the part is delegated, and ``name`` that of the `Remedy`.
     ``about`` are the operators that it avoids, if it is not all of the part. ``code`` is what a
-    person would write, if that is not the code of the remedy.
+    person would write, and ``text`` what it does, if these are not those of the remedy.
     """
 
     name: str

@@ -78,7 +78,7 @@ def find_function(finder: Finder, last: Node) -> Equivalent | None:
         alike = is_float(source) and value(source).shape == value(last).shape
         if not alike or value(source).dtype != value(last).dtype:
             continue
-        lacks = any(_is_lacking(node) and finder.is_outside(node) for node in nodes)
+        lacks = any(node.target in _SPELLED and finder.is_outside(node) for node in nodes)
         if len(work) < 2 and not lacks:
             continue
         key = finder.identify(nodes, [source])
@@ -95,11 +95,6 @@ def find_function(finder: Finder, last: Node) -> Equivalent | None:
                 function.cost / len(work), sqnr_db, code=function.advice,
             )  # fmt: skip
     return best
-
-
-def _is_lacking(node: Node) -> bool:
-    """Whether XNNPACK has no operator for a node, but others to compute it."""
-    return node.target in _SPELLED
 
 
 def _spell_power(finder: Finder, last: Node) -> Equivalent | None:

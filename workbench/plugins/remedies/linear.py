@@ -428,8 +428,10 @@ class _Step:
             ids = number([sizes])[0].index_select(axis, self.index)
             self.move = arrange(ids, [self.sizes], expands=False)
         self.rows, self.columns = math.prod(sizes[:axis]), math.prod(sizes[axis + 1 :])
-        counts = self.rows * self.columns, sizes[axis], matrix.shape[-1]
-        copied, multiplied = _count_copies(*counts), math.prod(counts)
+        count, before, behind = self.rows * self.columns, sizes[axis], matrix.shape[-1]
+        # Copies of whole rows have two transposes around them.
+        copied = _DIVIDED + 4 * MOVED * count * (before + behind)
+        multiplied = count * before * behind
         self.copies = self.index is not None and copied < multiplied
         self.work = copied if self.copies else multiplied
         self.text = "copies of whole rows" if self.copies else "a product with a matrix"
@@ -463,11 +465,6 @@ def _read_index(matrix: torch.Tensor) -> torch.Tensor | None:
     ones = matrix == 1
     selects = bool((ones.sum(0) == 1).all()) and bool((matrix[~ones] == 0).all())
     return ones.int().argmax(0) if selects else None
-
-
-def _count_copies(count: int, before: int, behind: int) -> int:
-    """What copying whole rows costs, in multiplications, if two transposes are around it."""
-    return _DIVIDED + 4 * MOVED * count * (before + behind)
 
 
 def _find_merged(finder: Finder, last: Node, source: Node) -> Equivalent | None:

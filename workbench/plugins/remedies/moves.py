@@ -404,8 +404,7 @@ def find_slices(finder: Finder, last: Node) -> Equivalent | None:
         results = [move.build({0: x}) for move in moves]
         return results[0] if single else results
 
-    text = "slices and reshapes instead of splits, selections and unbinding"
-    return Equivalent("slices", text, (last,), last, (source,), build)
+    return Equivalent("slices", "", (last,), last, (source,), build)
 
 
 def find_undone(finder: Finder, last: Node) -> Equivalent | None:
@@ -418,8 +417,7 @@ def find_undone(finder: Finder, last: Node) -> Equivalent | None:
     x = number([sizes])[0]
     if not torch.equal(evaluate(last, {before: evaluate(before, {source: x})}), x):
         return None
-    text = "no two transposes that undo each other"
-    return Equivalent("transposes", text, (before, last), last, (source,), lambda x: x, kept=0.0)
+    return Equivalent("transposes", "", (before, last), last, (source,), lambda x: x, kept=0.0)
 
 
 _TRANSPOSES = {aten.transpose.int, aten.permute.default}

@@ -38,7 +38,6 @@ from workbench.plugins.remedies.functions import (
 )
 from workbench.plugins.remedies.linear import averages_images
 from workbench.plugins.remedies.repeats import attend
-from workbench.plugins.remedies.table import REMEDIES
 from workbench.plugins.remedies.windows import convolve
 
 aten: Any = torch.ops.aten
@@ -113,7 +112,7 @@ def find_operator(
     with torch.no_grad(), value(sources[0]).fake_mode:  # type: ignore[attr-defined]
         if build(*map(value, sources)) is None:
             return None
-    text = f"{name_of(node)} {rule.text}" if rule.text else REMEDIES[name].text
+    text = f"{name_of(node)} {rule.text}" if rule.text else ""
     nodes = (node, last) if is_first else (last,)
     return Equivalent(name, text, nodes, last, sources, build)
 
@@ -465,10 +464,9 @@ def _average(
     return means * border.reshape(1, *result.shape[-rank:])
 
 
-for _rank, _pool in ((1, aten.avg_pool1d.default), (2, aten.avg_pool2d.default)):
-    _remedy("pooling", _pool, text="as a convolution with constant weights")(
-        partial(_average, _rank)
-    )
+_AVERAGED: dict[str, Any] = {"text": "as a convolution with constant weights"}
+_remedy("pooling", aten.avg_pool1d.default, **_AVERAGED)(partial(_average, 1))
+_remedy("pooling", aten.avg_pool2d.default, **_AVERAGED)(partial(_average, 2))
 
 
 #: Products with a matrix; of a linear layer, it is transposed.
@@ -500,7 +498,7 @@ def find_product(finder: Finder, node: Node) -> Equivalent | None:
         product = product.reshape(*x.shape[:-1], product.shape[-1])
         return product + bias[0] if bias else product
 
-    return Equivalent("products", REMEDIES["products"].text, (node,), node, sources, build)
+    return Equivalent("products", "", (node,), node, sources, build)
 
 
 def _shares_batch(left: list[int], right: list[int]) -> bool:

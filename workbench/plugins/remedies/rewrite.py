@@ -162,8 +162,9 @@ def find_remedies(finder: Finder, names: Collection[str], backend: str) -> Itera
     for node in reversed(finder.nodes):
         if node in taken or node.op != "call_function" or is_overwritten(node):
             continue
+        writes_view = overwrites(node) and node.args[0] is not find_root(node)
         for name, find in finders.items():
-            if _writes_view(node) and name != "assignments":
+            if writes_view and name != "assignments":
                 continue
             # What depends on no input is the export's to compute, unless asked for by its operator.
             asked = finder.outside is None and name in _BY_OPERATOR
@@ -185,11 +186,6 @@ def _attempt(name: str, node: Node, find: Callable[[], Equivalent | None]) -> Eq
     except Exception:
         _LOG.debug("remedy %s fails at %s", name, node, exc_info=True)
         return None
-
-
-def _writes_view(node: Node) -> bool:
-    """Whether a node overwrites a part of a tensor."""
-    return overwrites(node) and node.args[0] is not find_root(node)
 
 
 def _describe_whole(
@@ -235,7 +231,7 @@ def _join_parts(parts: list[tuple[Equivalent, list[str]]]) -> Rewrite:
     flops = 2.0 * sum(count_products(node) for node in new if is_static(node))
     names = tuple(tuple(node.name for node in part.nodes) for part, _ in parts)
     facts = (round(kept, 3), ratio, len(new), names, _write_code(largest), flops)
-    return Rewrite(largest.name, largest.text, nodes, *facts)
+    return Rewrite(largest.name, largest.text or REMEDIES[largest.name].text, nodes, *facts)
 
 
 class Remedies(Rewriter):
