@@ -23,6 +23,7 @@ from workbench.graphs import (
     keep_trial,
     locate_inputs,
     read_options,
+    reason,
     silence,
     tree_leaves,
 )
@@ -289,16 +290,12 @@ class _Bench:
         for tensors, paths in zip((*m.phase.before, m.phase.inputs), files, strict=True):
             if len(tensors) != len(examples):
                 raise UsageError(f"the phase {m.phase.name} has other inputs than the model")
-            values = [
-                torch.frombuffer(bytearray(path.read_bytes()), dtype=getattr(torch, tensor.dtype))
-                for tensor, path in zip(tensors, paths, strict=True)
-            ]
-            calls.append(
-                [
-                    value.reshape(tensor.shape).to(example.dtype)
-                    for value, tensor, example in zip(values, tensors, examples, strict=True)
-                ]
-            )
+            call = list[Any]()
+            for tensor, path, example in zip(tensors, paths, examples, strict=True):
+                stored = bytearray(path.read_bytes())
+                values = torch.frombuffer(stored, dtype=getattr(torch, tensor.dtype))
+                call.append(values.reshape(tensor.shape).to(example.dtype))
+            calls.append(call)
         return calls
 
     def check(self, rewrite: Rewrite, finding: str) -> Trial:
@@ -312,13 +309,10 @@ class _Bench:
             for side in self._lower(rewrite):
                 sides.append(side)
             return self._time(trial, rewrite, *sides)
-        except WorkbenchError as error:
-            return replace(trial, problem=f"{_STAGES[len(sides)]}: {error.what}")
         except Exception as error:  # the model's operators run in here, and may raise anything
             _log.debug("trial of %s failed", rewrite.name, exc_info=True)
-            line = " ".join(str(error).split())[:200]
-            problem = f"{_STAGES[len(sides)]}: {type(error).__name__}: {line}"
-            return replace(trial, problem=problem)
+            what = error.what if isinstance(error, WorkbenchError) else reason(error)
+            return replace(trial, problem=f"{_STAGES[len(sides)]}: {what}")
 
     def _time(self, trial: Trial, rewrite: Rewrite, before: Lowered, after: Lowered) -> Trial:
         """A trial with the times of both programs, if their outputs agree."""
@@ -474,8 +468,10 @@ class _Chooser:
         is_loop = rewrite.name == "loops"
         loops: dict[Any, list[tuple[str, ...]]] = {}
         for part in sorted(rewrite.parts, key=lambda part: self.places.get(part[0], 0)):
-            loop = self._read_first(part) if is_loop else part
-            loops.setdefault(loop, []).append(part)
+            first = self.nodes.get(part[0])
+            # The steps of a loop read one tensor, each at its place.
+            shared = first.all_input_nodes[:1] if is_loop and first else []
+            loops.setdefault(shared[0] if shared else part, []).append(part)
         kinds: dict[str, list[list[tuple[str, ...]]]] = {}
         for parts in loops.values():
             kinds.setdefault(self._describe(list(chain(*parts))), []).append(parts)
@@ -498,11 +494,6 @@ class _Chooser:
         )
         # A dynamic dimension counts as 1, in each of the parts.
         return sum(math.prod(n for n in shape if isinstance(n, int)) for _, shape in tensors)
-
-    def _read_first(self, part: Sequence[str]) -> Any:
-        """The tensor that the steps of a loop read, each at its place."""
-        node = self.nodes.get(part[0])
-        return node.all_input_nodes[0] if node and node.all_input_nodes else part
 
     def _describe(self, part: Iterable[str]) -> str:
         """What a part computes, which is the same text for parts that are alike."""
