@@ -115,8 +115,6 @@ class Finding:
         What trying the remedy brought here.
     by_hand
         The remedy gains here, and as an option it makes another part of the program slower.
-    tried_by, flaw
-        What else has measured the gain, and what is wrong with what it measured.
     also
         Findings that it explains, too.
     phase
@@ -142,8 +140,6 @@ class Finding:
     latency_ms: float = math.nan
     trial: Trial | None = None
     by_hand: bool = False
-    tried_by: str = ""
-    flaw: str = ""
     also: tuple[Finding, ...] = ()
     phase: str = ""
 

@@ -63,8 +63,7 @@ def describe_gain(finding: Finding) -> str:
         return _describe_bound(finding) + "; estimate" * _is_promise(finding)
     ms, low, high = format_estimate(latency_ms, gain.ms, gain.low, gain.high)
     text = f"{ms} ({_write_share(finding)}), between {low} and {high}; "
-    basis = _BASES.get(gain.basis, gain.basis)
-    text += f"measured as {finding.tried_by}" if finding.tried_by else basis
+    text += _BASES.get(gain.basis, gain.basis)
     more = "; more than these operators take: what is around gets faster, too"
     return text + more * finding.gains_beside
 
@@ -126,10 +125,7 @@ def describe_action(finding: Finding) -> str:
 
 def describe_trial(finding: Finding) -> str:
     """What trying the remedy brought; empty if nobody did."""
-    if finding.trial is not None:
-        return describe_outcome(finding.trial, finding.latency_ms)
-    flaw = f", but {finding.flaw}" if finding.flaw else ""
-    return f"{finding.tried_by}{flaw}" if finding.tried_by else ""
+    return describe_outcome(finding.trial, finding.latency_ms) if finding.trial else ""
 
 
 def describe_outcome(trial: Trial, latency_ms: float = math.nan) -> str:
