@@ -69,21 +69,17 @@ class Rule:
         return alone and fits and fixed and self.when(node)
 
 
-#: By name of the remedy and by operator; those of `XNNPACK_RULES` avoid what its backend lacks.
+#: By name of the remedy and by operator.
 RULES: dict[str, dict[Any, Rule]] = {}
-XNNPACK_RULES: dict[str, dict[Any, Rule]] = {}
+#: Those that only avoid what XNNPACK lacks.
+OF_XNNPACK = {"gelu", "hardsigmoid", "silu", "softmax", "attention"}
 
 
-def _remedy(
-    name: str,
-    *targets: Any,
-    rules: dict[str, dict[Any, Rule]] = RULES,
-    **conditions: Any,
-) -> Callable[[Build], Build]:
+def _remedy(name: str, *targets: Any, **conditions: Any) -> Callable[[Build], Build]:
     """Make a function what replaces some operators."""
 
     def add(build: Build) -> Build:
-        rules.setdefault(name, {}).update(dict.fromkeys(targets, Rule(build, **conditions)))
+        RULES.setdefault(name, {}).update(dict.fromkeys(targets, Rule(build, **conditions)))
         return build
 
     return add
@@ -190,8 +186,8 @@ def _power(result: Any, x: Any, exponent: float) -> Any:
     return forms[exponent]() if exponent in forms and x.is_floating_point() else None
 
 
+@_remedy("gelu", aten.gelu.default, dtypes=_HALF, static=False)
 @_remedy("gelu_tanh", aten.gelu.default, static=False)
-@_remedy("gelu", aten.gelu.default, rules=XNNPACK_RULES, dtypes=_HALF, static=False)
 def _gelu(result: Any, x: Any, approximate: str) -> Any:
     inner = (x + x * x * x * _GELU_CUBIC) * math.sqrt(2 / math.pi)
     return x * ((inner.tanh() + 1.0) * 0.5)
@@ -346,7 +342,7 @@ def _similarity(result: Any, a: Any, b: Any, axis: int, eps: float) -> Any:
     return cosine.reshape(result.shape)
 
 
-@_remedy("hardsigmoid", aten.hardsigmoid.default, rules=XNNPACK_RULES, static=False)
+@_remedy("hardsigmoid", aten.hardsigmoid.default, static=False)
 def _hard_sigmoid(result: Any, x: Any) -> Any:
     return compile_lines(HARD_SIGMOID)(x)
 
@@ -354,7 +350,7 @@ def _hard_sigmoid(result: Any, x: Any) -> Any:
 _SILU = (aten.silu.default, aten.silu_.default)
 
 
-@_remedy("silu", *_SILU, rules=XNNPACK_RULES, dtypes=_HALF, static=False)
+@_remedy("silu", *_SILU, dtypes=_HALF, static=False)
 def _silu(result: Any, x: Any) -> Any:
     return x * torch.sigmoid(x)
 
@@ -376,14 +372,14 @@ def _is_of_image(node: Any) -> bool:
     return False
 
 
-@_remedy("softmax", aten.softmax.int, rules=XNNPACK_RULES, when=_is_of_image)
+@_remedy("softmax", aten.softmax.int, when=_is_of_image)
 def _softmax(result: Any, x: Any, axis: int, dtype: Any) -> Any:
     if x.ndim != 4 or axis % 4 != 3:
         return None
     return x.reshape(math.prod(x.shape[:3]), x.shape[3]).softmax(1).reshape(x.shape)
 
 
-@_remedy("attention", aten.scaled_dot_product_attention.default, rules=XNNPACK_RULES, static=False)
+@_remedy("attention", aten.scaled_dot_product_attention.default, static=False)
 def _attention(result: Any, query: Any, key: Any, values: Any, mask: Any, *settings: Any) -> Any:
     dropout, causal, scale, grouped = settings
     # Sizes of dynamic dimensions have no hash.

@@ -51,12 +51,7 @@ from workbench.plugins.remedies.indexing import find_sums
 from workbench.plugins.remedies.linear import count_products, find_matrices
 from workbench.plugins.remedies.loops import find_loops, find_tables
 from workbench.plugins.remedies.moves import find_slices, find_undone
-from workbench.plugins.remedies.operators import (
-    RULES,
-    XNNPACK_RULES,
-    find_operator,
-    find_product,
-)
+from workbench.plugins.remedies.operators import OF_XNNPACK, RULES, find_operator, find_product
 from workbench.plugins.remedies.repeats import find_broadcasts, find_groups, find_masks
 from workbench.plugins.remedies.table import REMEDIES
 from workbench.plugins.remedies.windows import find_convolution
@@ -109,9 +104,10 @@ Find = Callable[[Finder, Node], Equivalent | None]
 
 def _list_finders(backend: str) -> dict[str, Find]:
     """How each remedy is found in a graph, the best one first."""
-    tables = RULES | (XNNPACK_RULES if backend == "xnnpack" else {})
     rules: dict[str, Find] = {
-        name: partial(find_operator, name, each) for name, each in tables.items()
+        name: partial(find_operator, name, each)
+        for name, each in RULES.items()
+        if backend == "xnnpack" or name not in OF_XNNPACK
     }
     functions, matrices = rules.pop("functions"), rules.pop("matrices")
     return rules | {
@@ -148,7 +144,7 @@ def _first(*finders: Find) -> Find:
 
 
 #: Remedies that are asked for by their operator, whatever it reads.
-_BY_OPERATOR = {*RULES, *XNNPACK_RULES, "slices"} - {"pooling", "functions", "matrices"}
+_BY_OPERATOR = {*RULES, "slices"} - {"pooling", "functions", "matrices"}
 
 
 @torch.no_grad()
