@@ -1,25 +1,22 @@
 """Commands that findings propose: they keep all the options that a program was exported with."""
 
-import json
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import Field, fields, replace
 from typing import Any
 
 from workbench.analysis.findings.complete import complete_command, find_names, is_lowered_here
 from workbench.analysis.findings.finding import Finding
 from workbench.analysis.run import Measurement
+from workbench.export.reload import read_options
 from workbench.options import ExportOptions
 from workbench.records.exports import Rewrite
 from workbench.remedies import REMEDIES
 
-#: Options of an export that a command takes as they are: those with a value, and flags.
-_VALUES = ("dtype", "backend", "state_dict")
-_PAIRS = {"sizes": "size", "module_dtypes": "module-dtype"}
-#: Those of ``--measure``.
-_SETTINGS = ("group_size",)
-#: What a script calls in place of a command; and all that these commands say of an export.
+#: Options of an export that make no other program.
+_UNTOLD = ("etrecord", "recipe", "fresh")
+#: What a script calls in place of a command.
 _CALLS = {"export": "export_model", "profile": "profile"}
-_ALL = (*_VALUES, *_PAIRS, *_SETTINGS, "rewrite", "channels_last")
 
 
 def write_command(m: Measurement, verb: str = "export", **changes: Any) -> str:
@@ -27,46 +24,44 @@ def write_command(m: Measurement, verb: str = "export", **changes: Any) -> str:
 
     Of a module of a script, the line of Python that does the same.
     """
-    settings = {name: getattr(ExportOptions(), name) for name in vars(ExportOptions())}
-    default = dict(settings)
-    if m.export is not None:
-        settings |= json.loads(m.export.made_from.get("settings", "{}"))
-        settings |= {"dtype": m.export.dtype, "backend": m.export.backend}
-        settings |= {"rewrite": m.export.rewrite}
-    settings |= changes
+    options = ExportOptions()
+    if export := m.export:
+        options = replace(read_options(export), dtype=export.dtype, backend=export.backend)
+        options = replace(options, rewrite=export.rewrite)
+    options = replace(options, **changes)
+    told = dict[Field[Any], Any]()
+    for each in fields(options):
+        value = getattr(options, each.name)
+        if each.name in changes or not (value == each.default or each.name in _UNTOLD):
+            told[each] = value
     if m.in_script:
-        return _call(m, verb, {name: settings[name] for name in _ALL}, default)
+        return _call(m, verb, {each.name: value for each, value in told.items()})
     words = ["workbench", verb, "MODEL"]
-    for name in _VALUES:
-        if settings[name] and (settings[name] != default[name] or name in changes):
-            words += [f"--{name.replace('_', '-')}", shlex.quote(str(settings[name]))]
-    for name, option in _PAIRS.items():
-        pairs = settings[name].items() if isinstance(settings[name], dict) else settings[name]
-        for key, value in pairs:
-            words += [f"--{option}", shlex.quote(f"{key}={value}")]
-    lists = [("inputs", str(value)) for value in settings["inputs"]]
-    changed = [n for n in _SETTINGS if n in changes or settings[n] not in (default[n], [])]
-    lists += [("measure", f"{name}={_join(settings[name])}") for name in changed]
-    for option, value in lists:
-        words += [f"--{option}", shlex.quote(value)]
-    if settings["rewrite"]:
-        words += ["--rewrite", ",".join(settings["rewrite"])]
-    if settings["channels_last"]:
-        words += ["--measure", "channels_last=yes"]
+    for each, value in told.items():
+        words += _write_option(each, value)
     return " ".join(words)
 
 
-def _call(m: Measurement, verb: str, settings: dict[str, Any], default: dict[str, Any]) -> str:
+def _write_option(option: Field[Any], value: Any) -> list[str]:
+    """An option as the command line takes it."""
+    name = option.metadata["cli"].get("name", option.name)
+    if option.metadata["expert"]:
+        return ["--measure", f"{name}={'yes' if value is True else value}"]
+    if option.metadata["cli"].get("type") == "several":
+        values = [",".join(value)]
+    elif isinstance(value, str):
+        values = [value]
+    else:
+        values = [each if isinstance(each, str) else "{}={}".format(*each) for each in value]
+    flag = f"--{name.replace('_', '-')}"
+    return [word for each in values if each for word in (flag, shlex.quote(each))]
+
+
+def _call(m: Measurement, verb: str, told: Mapping[str, Any]) -> str:
     """``wb.export_model(net, x, wb.ExportOptions(dtype='int8'))``."""
-    given = {name: tuple(v) if isinstance(v, list) else v for name, v in settings.items()}
-    others = ", ".join(f"{name}={v!r}" for name, v in given.items() if v and v != default[name])
-    options = f", wb.ExportOptions({others})" if others else ""
+    given = ", ".join(f"{name}={value!r}" for name, value in told.items())
+    options = f", wb.ExportOptions({given})" if given else ""
     return f"wb.{_CALLS[verb]}({find_names(m).arguments}{options})"
-
-
-def _join(value: Any) -> str:
-    """A setting as text."""
-    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 def use_dtype(m: Measurement, dtype: str) -> dict[str, Any]:
