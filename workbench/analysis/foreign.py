@@ -15,7 +15,7 @@ import pandas as pd
 from workbench import store
 from workbench.analysis.attribution import attribute_layers, find_method
 from workbench.analysis.ledger import build_ledger
-from workbench.errors import StoreError, UsageError, WorkbenchError
+from workbench.errors import StoreError, WorkbenchError
 from workbench.export.program import Program, open_program
 from workbench.key import make_key
 from workbench.records.exports import Export, Identity
@@ -30,10 +30,9 @@ from workbench.records.runs import (
     Session,
 )
 from workbench.trace.etdump import read_etdump
+from workbench.trace.files import ETDUMP, list_traces
 
-ETDUMP = ".etdump"
-#: No more than this is searched: levels of folders, files, traces, and programs nearby.
-DEEPEST, MOST_FILES, MOST_TRACES, MOST_PROGRAMS = 6, 20_000, 256, 16
+MOST_PROGRAMS = 16  #: Programs nearby that are looked at.
 #: Larger programs are not read, in bytes.
 LARGEST_BYTES = 2**30
 KIT, OTHER = "Arm's profiling kit", "another tool"
@@ -66,10 +65,8 @@ def read_recording(path: Path) -> Recording:
 
     UsageError if there is none; StoreError if none can be read.
     """
-    folder, files = (path, _list_files(path)) if path.is_dir() else (path.parent, [Path(path.name)])
-    paths = [p for p in files if p.suffix == ETDUMP and not _is_sampled(p, files)]
-    paths = paths if path.is_dir() else files
-    _check_paths(path, paths)
+    files, paths = list_traces(path)
+    folder = path if path.is_dir() else path.parent
     kit, labels = _read_kit(folder)
     traces, unreadable = _read_traces(folder, paths)
     if not traces:
@@ -180,45 +177,6 @@ def _list_missing(programs: Programs, names: Iterable[TraceName]) -> list[str]:
     if not all(threads for _, threads, _ in names):
         missing.append("thread counts (1 assumed where no name has one)")
     return missing
-
-
-def _is_sampled(trace: Path, files: Sequence[Path]) -> bool:
-    """Whether a trace is of a process that was slowed down by sampling."""
-    base = trace.name.removesuffix(f"_sampled{ETDUMP}")
-    return base != trace.name and trace.with_name(f"{base}.samples") in files
-
-
-def _list_files(folder: Path) -> list[Path]:
-    """The files below a folder, relative to it, without hidden folders and our own output."""
-    files: list[Path] = []
-    for place, folders, names in os.walk(folder):
-        here = Path(place).relative_to(folder)
-        deep = len(here.parts) >= DEEPEST
-        folders[:] = sorted(
-            n for n in folders if not deep and n[0] != "." and not n.endswith(store.OUTPUT)
-        )
-        files += [here / name for name in sorted(names)]
-        if len(files) > MOST_FILES:
-            hint = "name the folder of one run"
-            raise UsageError(f"holds over {MOST_FILES} files", where=folder, hint=hint)
-    return files
-
-
-def _check_paths(path: Path, paths: Sequence[Path]) -> None:
-    """Refuse what holds no ETDump, or several runs."""
-    if not path.exists():
-        raise UsageError("no such file or folder", where=path)
-    runs = [str(run) for run in store.find_runs(path)]
-    if not (path / store.MANIFEST).is_file():
-        folders = {p.parents[-3] for p in paths if len(p.parts) > 2 and p.parts[0] == store.RUNS}
-        runs += [str(path / folder) for folder in sorted(folders)] if len(folders) > 1 else []
-    if not paths or (runs and not (path / store.MANIFEST).is_file()):
-        lacking = f"no {store.MANIFEST}" if paths else f"no {store.MANIFEST} and no ETDump"
-        what = f"holds {lacking}: not a run folder"
-        raise UsageError(what, where=path, hint=f"runs: {', '.join(runs) or 'none below it'}")
-    if len(paths) > MOST_TRACES:
-        hint = "name the folder of one run"
-        raise UsageError(f"holds {len(paths)} ETDumps, over {MOST_TRACES}", where=path, hint=hint)
 
 
 def _read_kit(folder: Path) -> tuple[dict[str, str], dict[str, TraceName]]:

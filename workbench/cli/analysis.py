@@ -17,6 +17,7 @@ from workbench.cli.options import (
     MEASURED,
     PATH,
     QUIET,
+    RECORDED,
     Output,
     call,
     command,
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @command()
-@click.argument("run_dir", type=EXISTING)
+@click.argument("run_dir", type=RECORDED)
 @BASELINE
 @CATEGORIES
 @click.option(
@@ -132,7 +133,7 @@ def report(
 
 
 @command()
-@click.argument("run_dir", type=EXISTING)
+@click.argument("run_dir", type=RECORDED)
 @click.option("--experiment", default="", help="Which one [default: the first candidate].")
 @click.option("--threads", type=int, help="At which thread count [default: the first].")
 @BASELINE
@@ -232,7 +233,7 @@ def trace(etdump: Path, to: str, out: Path | None, baseline: Path | None) -> Out
 @command()
 @click.argument("names", nargs=-1, required=True, type=MEASURED, metavar="RUN_DIR...")
 @click.option(
-    "--baseline", type=EXISTING, help="An earlier run, or its metrics.json: the same of both."
+    "--baseline", type=RECORDED, help="An earlier run, or its metrics.json: the same of both."
 )
 @click.option(
     "--across",

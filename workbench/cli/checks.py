@@ -26,21 +26,23 @@ from workbench.options import (
 )
 from workbench.process import output
 from workbench.store import is_ours, load_run
+from workbench.trace.files import list_traces
 
 #: Kinds of targets that are asked themselves whether they are there.
 _REACHED = ("android", "qemu", "ssh")
 
 
 class Existing(click.Path):
-    """A path of a file or folder that is there."""
+    """A path of a file or folder that is there; ``recorded``: of a run, or of traces."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, recorded: bool = False) -> None:
         super().__init__(path_type=Path)
+        self.recorded = recorded
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The path."""
         if _is_run(ctx):
-            check_recorded(Path(value))
+            check_recorded(Path(value), traced=self.recorded)
         return super().convert(value, param, ctx)
 
 
@@ -55,20 +57,22 @@ class Measured(click.ParamType):
         if not _is_run(ctx):
             return value
         if Path(value).exists():
-            check_recorded(Path(value))
+            check_recorded(Path(value), traced=True)
             return value
-        check_recorded(Path(folder))
+        check_recorded(Path(folder), traced=True)
         check_experiment(Path(folder), rest.partition(":")[0])
         return value
 
 
-def check_recorded(path: Path) -> None:
-    """Refuse what is not there, and a program, where something recorded is wanted."""
+def check_recorded(path: Path, *, traced: bool) -> None:
+    """Refuse what is not there, a program, and a folder without traces if it has to be a run."""
     if not path.exists():
         raise UsageError("no such file or folder", where=path)
     if path.suffix == ".pte":
         hint = f"workbench profile {shlex.quote(str(path))}"
         raise UsageError("is a program, which was not measured yet", where=path, hint=hint)
+    if traced and path.is_dir() and not is_ours(path):
+        list_traces(path)
 
 
 def _is_run(ctx: click.Context | None) -> bool:

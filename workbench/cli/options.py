@@ -26,7 +26,7 @@ from workbench.store import newer_run
 
 PATH = click.Path(path_type=Path)
 #: Of what is read: a file or folder, or one measurement of a run.
-EXISTING, MEASURED = Existing(), Measured()
+EXISTING, RECORDED, MEASURED = Existing(), Existing(recorded=True), Measured()
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 Record = TypeVar("Record")

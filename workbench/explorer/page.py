@@ -105,11 +105,6 @@ class Selector(traitlets.HasTraits):
     def _name_still(self) -> str:
         return name_still()
 
-    @property
-    def hidden(self) -> str:
-        """HTML that is a part of a live one, and hides what a saved notebook keeps of it."""
-        return hide_still(self.still)
-
     def show(self, kept: Any) -> None:
         """Show it where a front end is live; a saved notebook, and others, have what is kept."""
         if is_interactive():

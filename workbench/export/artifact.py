@@ -179,34 +179,45 @@ def _write(
     subject: Subject, lowered: Lowered, checked: dict[str, Any], seconds: float, report: Progress
 ) -> Program:
     """Write a program and the files beside it, the record last."""
-    from workbench.export.differences import describe_differences
     from workbench.models.inputs import name_dimensions
 
-    model, options, pte = subject.model, subject.options, subject.pte
+    pte = subject.pte
     report(f"writing {pte.name}", 0.95)
     store.export_record_path(pte).unlink(missing_ok=True)
-    saved = write_inputs(lowered.inputs, lowered.arguments, name_dimensions(model), pte)
+    dimensions = name_dimensions(subject.model)
+    saved = write_inputs(lowered.inputs, lowered.arguments, dimensions, pte)
     layers = store.save_layers(lowered.layers, store.layers_path(pte))
     files = [*_write_etrecord(subject, lowered, report), layers]
     store.write_changed(pte, lowered.pte)
-    sha256 = hashlib.sha256(lowered.pte).hexdigest()
-    export = Export(
+    export = _record(subject, lowered, saved, files, seconds=round(seconds, 3), **checked)
+    store.save_export(export, pte.parent)
+    return Program(pte, export.sha256, export, len(lowered.pte))
+
+
+def _record(
+    subject: Subject, lowered: Lowered, saved: Sequence[Tensor], files: Sequence[Path],
+    **measured: Any,
+) -> Export:  # fmt: skip
+    """The record of an export whose files were written; the last of these has the layers."""
+    from workbench.export.differences import describe_differences
+
+    model, options = subject.model, subject.options
+    return Export(
         model=model.name,
         dtype=options.dtype,
         backend=options.backend,
-        pte=pte.name,
-        sha256=sha256,
+        pte=subject.pte.name,
+        sha256=hashlib.sha256(lowered.pte).hexdigest(),
         size_bytes=len(lowered.pte),
-        inputs=saved,
+        inputs=tuple(saved),
         input_source=model.input_source,
         outputs=tuple(Tensor(output.dtype, output.shape) for output in lowered.outputs),
         delegates=dict(count_calls(lowered.layers, "delegate")),
         undelegated=_list_undelegated(lowered),
         versions=versions(),
-        seconds=round(seconds, 3),
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         etrecord=files[0].name if lowered.etrecord else "",
-        layers=layers.name,
+        layers=files[-1].name,
         source=model.source,
         weights=_describe_weights(model),
         options={name: text for name, text in _list_options(options, lowered) if text},
@@ -218,14 +229,12 @@ def _write(
         graph=subject.trace.graph,
         missing=upstream.find_missing(),
         differences=describe_differences(model, options, subject.trace.exported, lowered.arguments),
-        **checked,
         made_from=subject.made_from,
         spec=subject.spec,
         files={file.name: store.sha256_of(file) for file in files}
         | {tensor.file: tensor.sha256 for tensor in saved},
+        **measured,
     )
-    store.save_export(export, pte.parent)
-    return Program(pte, sha256, export, len(lowered.pte))
 
 
 def _list_undelegated(lowered: Lowered) -> tuple[Undelegated, ...]:
@@ -266,20 +275,18 @@ def _list_options(options: ExportOptions, lowered: Lowered) -> Iterator[tuple[st
 
 @dataclass(frozen=True)
 class _Exported:
-    """A module or a loaded model that was exported, while somebody else uses the module.
+    """A module, a loaded model or a lowered program, while somebody else uses it.
 
-    ``settings`` are what a loaded model has beside it.
+    ``settings`` are what a loaded model has beside its module.
     """
 
-    module: weakref.ref[nn.Module]
+    module: weakref.ref[Any]
     inputs: Any
     settings: dict[str, Any]
 
 
-#: By the graph.
+#: By the graph; what was given lowered by the hash of its file.
 _EXPORTED: dict[str, _Exported] = {}
-#: Lowered programs that were given, by the hashes of their files.
-_LOWERED: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 #: Models by their graphs, while `keep_models` keeps them.
 _KEPT: ContextVar[dict[str, LoadedModel] | None] = ContextVar("kept", default=None)
 
@@ -298,7 +305,7 @@ def _remember(graph: str, given: Any, inputs: Any, model: LoadedModel) -> None:
         kept[graph] = model
 
 
-def _forget(module: weakref.ref[nn.Module]) -> None:
+def _forget(module: weakref.ref[Any]) -> None:
     """Let go of the inputs of a module that is gone."""
     for graph in [graph for graph, each in _EXPORTED.items() if each.module is module]:
         del _EXPORTED[graph]
@@ -314,14 +321,9 @@ def keep_models() -> Iterator[None]:
         _KEPT.reset(token)
 
 
-def remember_lowered(sha256: str, made: Any) -> None:
-    """Remember a lowered program by the hash of its file, while somebody uses it."""
-    _LOWERED[sha256] = made
-
-
-def recall_lowered(sha256: str) -> Any | None:
-    """What this process was given as the lowered program of this hash; None if it is gone."""
-    return _LOWERED.get(sha256)
+def remember_lowered(sha256: str, made: Any, inputs: Any) -> None:
+    """Remember a lowered program and its inputs by the hash of its file, while somebody uses it."""
+    _EXPORTED[sha256] = _Exported(weakref.ref(made, _forget), inputs, {})
 
 
 def recall_loaded(graph: str) -> LoadedModel | None:
@@ -329,9 +331,12 @@ def recall_loaded(graph: str) -> LoadedModel | None:
     return (_KEPT.get() or {}).get(graph)
 
 
-def recall_model(graph: str) -> tuple[LoadedModel | nn.Module, Any] | None:
-    """What this process exported as this graph, and the inputs that were given; None if gone."""
-    exported = _EXPORTED.get(graph)
+def recall_model(key: str) -> tuple[Any, Any] | None:
+    """What this process exported as this graph, and the inputs that were given; None if gone.
+
+    Of what it was given lowered, the key is the hash of its file.
+    """
+    exported = _EXPORTED.get(key)
     module = exported.module() if exported else None
     if exported is None or module is None:
         return None

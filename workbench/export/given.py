@@ -139,7 +139,7 @@ def write_program(
         raise UsageError("computes nothing", where="the program", hint="lower a method of a model")
     method = layers.methods[0]
     name, sha256 = store.safe_name(name_model(method)), hashlib.sha256(data).hexdigest()
-    remember_lowered(sha256, given)
+    remember_lowered(sha256, given, inputs)
     exported = _find_exported(made)
     if exported and (same := _export_again(exported, sha256, inputs, root)):
         _GRAPHS[given] = exported

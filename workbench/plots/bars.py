@@ -8,7 +8,7 @@ import pandas as pd
 from workbench.analysis.use import Use
 from workbench.emulation import EMULATED, is_emulated
 from workbench.plots.tables import COLORS, Table, pick_ink, to_html, to_markdown
-from workbench.wording import format_ms, format_share
+from workbench.wording import format_ms, format_ratio, format_share
 
 _LEAST = 0.11  #: Part of a bar that has room for its share on a phone.
 _SEGMENT = "display:inline-block;vertical-align:top;overflow:hidden;text-align:center;color:{};"
@@ -24,11 +24,13 @@ def show_bars(
     times: Mapping[str, str] = {},
     note: str = "",
     uses: Mapping[str, Use] = {},
+    ratios: Mapping[str, float] = {},
 ) -> Table:
     """A bar for each frame with ``category`` and ``mean_ms``, as long as its sum, and a legend.
 
     ``times`` are written after the names of the sides, in place of the sum; ``note`` is about them.
     By ``uses``, the bar of a busy machine is pale, and a share that is not known is not written.
+    ``ratios`` are speed-ups of categories, for the legend.
     """
     parts = {name: frame.set_index("category")["mean_ms"] for name, frame in sides.items()}
     longest = max((float(part.sum()) for part in parts.values()), default=0.0)
@@ -44,8 +46,10 @@ def show_bars(
         listed = (f"{name} {format_share(ms / whole)}" for name, ms in part.items() if ms > 0)
         shares = "shares unknown" if use.blank else ", ".join(listed)
         lines.append(f"- {to_markdown(name)}: {to_markdown(time)}; {shares}")
-    lines += [f"\n{to_markdown(note)}"] if note else []
-    page += _draw_legend(parts, note, blank=any(use.blank for use in uses.values()))
+    written = {name: f", {format_ratio(ratio)}x" for name, ratio in ratios.items()}
+    faster = "; ".join(f"{name}{text}" for name, text in written.items())
+    lines += [f"\n{to_markdown(text)}" for text in (faster, note) if text]
+    page += _draw_legend(parts, note, written, blank=any(use.blank for use in uses.values()))
     return Table(f'<div class="bars">{page}</div>', "\n".join(lines))
 
 
@@ -53,15 +57,13 @@ def draw_shares(
     shares: Mapping[str, float],
     scale: float = 1.0,
     *,
-    least: float = _LEAST,
     pale: bool = False,
     blank: bool = False,
     colors: Mapping[str, str] = COLORS,
 ) -> str:
     """One bar of shares, ``scale`` of the width that there is, as HTML; its text lists them.
 
-    Parts of the width below ``least`` have no label; a ``blank`` bar has none, as its shares are
-    not known.
+    Parts of little width have no label; a ``blank`` bar has none, as its shares are not known.
     """
     parts = {name: share for name, share in shares.items() if share and share > 0}
     written = {name: "" if blank else format_share(share) for name, share in parts.items()}
@@ -71,7 +73,7 @@ def draw_shares(
         color, part = colors.get(name, COLORS["Other"]), written[name]
         # Translucent, with the ink of the page: pale in a light theme, and dim in a dark one.
         fill, ink = (f"{color}66", "inherit") if pale else (color, pick_ink(color))
-        label = part if part and share * scale >= least else "&nbsp;"
+        label = part if part and share * scale >= _LEAST else "&nbsp;"
         style = _SEGMENT.format(ink, fill, 100 * share * scale)
         title = html.escape(f"{name} {part}".strip(), quote=True)
         segments += f'<span style="{style}" title="{title}">{label}</span>'
@@ -79,13 +81,16 @@ def draw_shares(
     return f'<div role="img" aria-label="{html.escape(text)}" style="{style}">{segments}</div>'
 
 
-def _draw_legend(times: Mapping[str, pd.Series], note: str, *, blank: bool = False) -> str:
-    """A chip of every category with its shares of the sides, if known, and a note after them."""
+def _draw_legend(
+    times: Mapping[str, pd.Series], note: str, ratios: Mapping[str, str], *, blank: bool
+) -> str:
+    """A chip of every category with its shares of the sides and its speed-up, where known."""
     chips: dict[str, str] = {}
     for category, color in COLORS.items():
         shares = [part.get(category, 0.0) / (part.sum() or 1.0) for part in times.values()]
         written = [format_share(share).removesuffix(" %") for share in shares]
-        chips[category if blank else f"{category} {' → '.join(written)} %"] = color
+        text = category if blank else f"{category} {' → '.join(written)} %"
+        chips[text + ratios.get(category, "")] = color
     return draw_chips(chips, note)
 
 

@@ -152,13 +152,11 @@ class Chart(Figure):
         self.savefig(file, format="png", dpi=2 * _DPI, pil_kwargs={"compress_level": 3})
         return file.getvalue()
 
-    def to_svg(self, *, turns: bool = True) -> str:
-        """The figure as SVG, whose greys turn where the page is dark, unless they must not."""
+    def to_svg(self) -> str:
+        """The figure as SVG, whose greys turn where the page is dark."""
         file = io.StringIO()
         with rc_context({"svg.fonttype": "none", "svg.hashsalt": self.alt_text[:40]}):
             self.savefig(file, format="svg", metadata={"Date": None})
-        if not turns:
-            return file.getvalue()
         rules = "".join(
             f'[style*="{what}: {grey.lower()}"]{{{what}:{dark} !important}}'
             for grey, dark in _DARK.items()
@@ -257,9 +255,9 @@ def write_ratio(ratio: float, low: float = math.nan, high: float = math.nan) -> 
     return f"{text}{ends}" if math.isfinite(high - low) else text
 
 
-def fit(texts: Iterable[str], inches: float, size: int = 8) -> str:
-    """The first text that is narrower than this; empty if none is."""
-    return next((text for text in texts if text_inches(text, size) + 0.06 < inches), "")
+def fit(texts: Iterable[str], inches: float) -> str:
+    """The first small text that is narrower than this; empty if none is."""
+    return next((text for text in texts if text_inches(text, 8) + 0.06 < inches), "")
 
 
 def text_inches(text: str, size: int = 9) -> float:

@@ -91,7 +91,17 @@ def _draw_sides(several: Comparisons) -> Iterator[Table]:
     if sides:
         times = {name: describe_latency(m.statistics) for name, m in sides.items()}
         categories = {name: m.categories for name, m in sides.items()}
-        yield show_bars(categories, times, uses={name: m.use for name, m in sides.items()})
+        uses = {name: m.use for name, m in sides.items()}
+        yield show_bars(categories, times, uses=uses, ratios=_list_ratios(several))
+
+
+def _list_ratios(several: Comparisons) -> dict[str, float]:
+    """Of two measurements, the speed-up of each category where one was shown."""
+    if len(several.silicon) != _PAIR:
+        return {}
+    (pair,) = several.others.values()
+    shown = pair.categories[pair.categories["outcome"].isin(["faster", "slower"])]
+    return dict(zip(shown["name"], shown["speedup"], strict=True))
 
 
 def _contrast_operators(several: Comparisons) -> Iterator[tuple[str, str]]:
@@ -145,10 +155,6 @@ def describe_combined(several: Comparisons, links: Mapping[str, str] = {}) -> It
     """The sections of the report; ``links`` are pages of measurements."""
     yield Section("", items=list(_answer(several)), brief=True)
     yield Section("Latencies", items=list(_tabulate_runs(several, links)), brief=True)
-    if len(several.silicon) > 1:
-        parts = several.align("category")
-        timed = parts[parts["run"].isin([*several.silicon])]
-        yield Section("Time by category", items=[show_aligned(timed)])
     if several.layers is None:
         yield Section("Time by layer", f"Not aligned: {several.problem}")
         return

@@ -65,8 +65,9 @@ def read_question(body: bytes) -> dict[str, object]:
 
 def locate(root: Path, name: object) -> Path:
     """The file of that name below a folder; UsageError for another place or kind of file."""
-    from workbench.analysis.foreign import ETDUMP, LARGEST_BYTES
+    from workbench.analysis.foreign import LARGEST_BYTES
     from workbench.report.opened import MAPS
+    from workbench.trace.files import ETDUMP
 
     # Links are resolved before the file is looked for: nothing outside is said to exist.
     path = (root / str(name).lstrip("/")).resolve() if "\0" not in str(name) else root.parent

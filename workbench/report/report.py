@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from workbench import plugin, store
 from workbench.errors import WorkbenchError
@@ -115,10 +115,6 @@ def make_report(
     >>> [path.name for path in wb.make_report(folder)]  # doctest: +SKIP
     ['report.html', 'report.md', 'report.ipynb']
     """
-    try:
-        from workbench.report.kernel import run_notebook
-    except ModuleNotFoundError as error:
-        raise WorkbenchError(f"{error.name} is not installed", install=error.name or "") from None
     options = {"baseline": baseline, "categories": str(categories)}
     options = {name: value for name, value in options.items() if value}
     if not isinstance(run, str | Path):
@@ -126,13 +122,26 @@ def make_report(
     template, run = Path(notebook or notebooks_dir() / DEFAULT), Path(run).absolute()
     values = {"run_dir": str(run), **options, **(parameters or {})}
     folder = store.output_folder(run)
+    executed, names = _execute(template, values, folder, kernel, progress)
+    executed.metadata.papermill[TEMPLATE] = identify_report(run, template)
+    return _write_report(folder, executed, names, own=bool(notebook))
+
+
+def _execute(
+    template: Path, values: Mapping[str, object], folder: Path, kernel: Kernel | None,
+    progress: Progress,
+) -> tuple[NotebookNode, dict[str, Any]]:  # fmt: skip
+    """A notebook with its results, and what the explorer that it leaves is called."""
+    try:
+        from workbench.report.kernel import run_notebook
+    except ModuleNotFoundError as error:
+        raise WorkbenchError(f"{error.name} is not installed", install=error.name or "") from None
     failed = folder / f"{Path(store.REPORT_IPYNB).stem}.failed.ipynb"
-    executed, names = run_notebook(
+    made = run_notebook(
         template, values, closing=CLOSING, failed=failed, kernel=kernel, progress=progress
     )
     failed.unlink(missing_ok=True)
-    executed.metadata.papermill[TEMPLATE] = identify_report(run, template)
-    return _write_report(folder, executed, names, own=bool(notebook))
+    return made
 
 
 def _write_report(

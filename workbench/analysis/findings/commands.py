@@ -100,8 +100,7 @@ def advise_next(m: Measurement, findings: Sequence[Finding], run: str = "") -> s
     ``run`` is the variable of a notebook that holds the run.
     """
     if is_lowered_here(m):
-        names = find_names(m)
-        return f"lower another one, then: wb.profile([{names.module}, other], {names.given})"
+        return f"lower another one as `changed`, then: wb.profile({find_names(m).both})"
     if not m.program.pte:
         return complete_command(m, "workbench report RUN_DIR")
     if m.export is None:
@@ -112,8 +111,7 @@ def advise_next(m: Measurement, findings: Sequence[Finding], run: str = "") -> s
         run = run or find_names(m).run
         return f"{run}.apply({first.id!r}) measures the whole with the remedy"
     if m.is_given:
-        names = find_names(m)
-        return f"change a copy, then: wb.profile([{names.module}, changed], {names.given})"
+        return f"change a copy, then: wb.profile({find_names(m).both})"
     if first is None:
         return complete_command(m, "change the model, then: workbench profile MODEL")
     return complete_command(m, f"workbench findings RUN_DIR --apply {first.id} --model MODEL")

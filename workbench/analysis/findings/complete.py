@@ -33,29 +33,43 @@ class Names:
     @property
     def arguments(self) -> str:
         """The module and its inputs as a call takes them."""
-        return f"{self.module}, {self.given}"
+        return self._call(self.module)
+
+    @property
+    def both(self) -> str:
+        """The module and a changed one, with their inputs, as a call takes them."""
+        return self._call(f"[{self.module}, changed]")
+
+    def _call(self, subject: str) -> str:
+        return f"{subject}, {self.given}" if self.inputs else subject
 
 
 def find_names(m: Measurement) -> Names:
     """The variables of this process that hold what was measured, or the usual names."""
-    from workbench.export.artifact import recall_lowered, recall_model
+    from workbench.export.artifact import recall_model
 
-    run = name_in_main(m.run, Names.run)
-    if m.export is None:
-        return Names(name_in_main(recall_lowered(m.program.sha256), "manager"), run=run)
-    module, inputs = recall_model(m.export.graph) or (None, None)
+    run, lowered = name_in_main(m.run, Names.run), m.export is None
+    module, inputs = recall_model(_key_of(m)) or (None, None)
+    if lowered and inputs is None:  # it was run on its own examples
+        return Names(name_in_main(module, "manager"), (), run)
     given = inputs if isinstance(inputs, tuple | list) and inputs else (inputs,)
     usual = ("x",) if len(given) == 1 else tuple(f"x{n}" for n in range(1, len(given) + 1))
     known = () if isinstance(inputs, dict) else zip(given, usual, strict=True)
     names = tuple(name_in_main(each, name) if each is not None else name for each, name in known)
-    return Names(name_in_main(module, Names.module), names or usual, run)
+    usual_name = "manager" if lowered else Names.module
+    return Names(name_in_main(module, usual_name), names or usual, run)
+
+
+def _key_of(m: Measurement) -> str:
+    """By what this process remembers what was measured."""
+    return m.program.sha256 if m.export is None else m.export.graph
 
 
 def is_lowered_here(m: Measurement) -> bool:
     """Whether this process was given its program as a lowered one."""
-    from workbench.export.artifact import recall_lowered
+    from workbench.export.artifact import recall_model
 
-    return m.export is None and recall_lowered(m.program.sha256) is not None
+    return m.export is None and recall_model(_key_of(m)) is not None
 
 
 def is_loadable(m: Measurement) -> bool:
@@ -96,7 +110,9 @@ def complete_command(m: Measurement, command: str) -> str:
     """A command with its run and program for ``RUN_DIR``, ``MODEL.pte`` and ``MODEL``."""
     asks_model = re.search(r"MODEL(?![.]pte)", command)
     if asks_model and (m.is_given or is_lowered_here(m)):
-        names = find_names(m) if m.is_given else Names()
+        names = find_names(m)
+        if not m.is_given:  # what it was lowered from
+            names = replace(names, module=Names.module, inputs=names.inputs or Names.inputs)
         if m.in_script or not m.is_given:
             return command.replace("workbench profile MODEL", f"wb.profile({names.arguments})")
         # A module of a notebook: the magic takes it, and its inputs, by their names there.

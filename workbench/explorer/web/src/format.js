@@ -1,11 +1,15 @@
-// Numbers as text. Times are always in milliseconds: one unit in every column and sentence.
+// Numbers as text. Times have one unit in every column and sentence: that of the longest.
 
 export const MISSING = "–";
 const known = value => value !== null && value !== undefined && Number.isFinite(value);
 
-/** Decimals that show three significant digits. */
-export const decimalsOf = value =>
-  known(value) && value !== 0 ? Math.max(0, 2 - Math.floor(Math.log10(Math.abs(value)) + 1e-9)) : 0;
+/** Decimals that show three significant digits, or as many as are given. */
+export const decimalsOf = (value, figures = 3) =>
+  known(value) && value !== 0 ? Math.max(0, figures - 1 - Math.floor(Math.log10(Math.abs(value)) + 1e-9)) : 0;
+
+/** Decimals that show at most three digits, down to the first one of half of the interval. */
+const fitDecimals = (value, low, high) => known(low) && known(high) && high > low
+  ? Math.max(decimalsOf(value, 1), Math.min(decimalsOf(value), decimalsOf((high - low) / 4, 1))) : decimalsOf(value);
 
 /** A number with a true minus; five and more digits before the point are in groups of three. */
 export const fixed = (value, decimals) => known(value)
@@ -14,11 +18,36 @@ export const fixed = (value, decimals) => known(value)
 /** Three significant digits, as in the tables of the report. */
 export const figure = value => fixed(value, decimalsOf(value));
 
-/** B less A with its sign, and no more decimals than both have. */
-export const difference = (a, b) => known(a) && known(b)
-  ? `${b > a ? "+" : ""}${fixed(b - a, Math.min(decimalsOf(a), decimalsOf(b)))}` : MISSING;
+/** How many units a millisecond has, and the unit's name: microseconds where the longest time is short. */
+export const unitOf = longest => longest > 0 && longest < 0.1 ? [1000, "µs"] : [1, "ms"];
 
-export const ms = value => known(value) ? `${figure(value)} ms` : MISSING;
+/** In a column of milliseconds, less is not told apart: XNNPACK logs whole microseconds. */
+const LEAST = 0.001;
+const decimalsIn = ({ mean, low, high }, scale) => fitDecimals(scale * mean, scale * low, scale * high);
+
+function column(value, decimals, scale, sign = "") {
+  if (!known(value)) return MISSING;
+  return scale === 1 && value && Math.abs(value) < LEAST ? `<${LEAST}` : sign + fixed(scale * value, decimals);
+}
+
+/** A time of a column in its unit, with no more digits than its interval allows. */
+export const cell = (time, scale) => column(time.mean, decimalsIn(time, scale), scale);
+
+/** B less A with its sign, and no more decimals than both have. */
+export const difference = (a, b, scale) => known(a.mean) && known(b.mean)
+  ? column(b.mean - a.mean, Math.min(decimalsIn(a, scale), decimalsIn(b, scale)), scale, b.mean > a.mean ? "+" : "") : MISSING;
+
+/** A time in ms as text, in the unit of the longest in its sentence. */
+export function ms(value, longest = value) {
+  const [scale, unit] = unitOf(longest);
+  return known(value) ? `${figure(scale * value)} ${unit}` : MISSING;
+}
+
+/** A time and the ends of its interval, with no more digits than that allows. */
+export function estimate({ mean, low, high }) {
+  const [scale, unit] = unitOf(mean), decimals = decimalsIn({ mean, low, high }, scale);
+  return [mean, low, high].map((value, n) => known(value) ? `${fixed(scale * value, decimals)}${n ? "" : ` ${unit}`}` : MISSING);
+}
 
 /** Bytes or operations: `10.8 MFLOP`; always in millions. */
 export const mega = (value, unit) => known(value) ? `${figure(value / 1e6)} M${unit}` : MISSING;

@@ -5,7 +5,7 @@ import { h } from "./dom.js";
 import { Factor } from "./factor.js";
 import { findingsOf } from "./model.js";
 import { widthOf } from "./pen.js";
-import { decimalsOf, fixed, known, ms, ratio, share, verdictTexts } from "./format.js";
+import { decimalsOf, estimate, fixed, known, ms, ratio, share, unitOf, verdictTexts } from "./format.js";
 
 /** Percent of the axis below which an interval would look like dust. */
 const LEAST_LINE = 0.5;
@@ -15,8 +15,10 @@ const PALE = 0.6;
 const VAGUE = 4;
 
 /** The 95 % interval of a latency, with the digits and the unit of the latency. */
-const interval = ({ latency, low, high }, scale) => known(low) && known(high)
-  ? ` [${[low, high].map(value => fixed(scale * value, decimalsOf(scale * latency))).join(", ")}]` : "";
+function interval({ latency, low, high }, longest) {
+  const [scale] = unitOf(longest);
+  return known(low) && known(high) ? ` [${[low, high].map(value => fixed(scale * value, decimalsOf(scale * latency))).join(", ")}]` : "";
+}
 
 /** Whether the interval of a ratio is so wide that its numbers say nothing. */
 const vague = ({ outcome, low, high }) => outcome === "inconclusive" && high > VAGUE * low;
@@ -106,12 +108,12 @@ export class Head {
       const ends = `${measured(b)}${known(b.latency.low) ? ", 95 % intervals" : ""}`;
       lines.push(h("p", { class: "big" }, h("strong", { class: `v-${outcome}` }, text),
         outcome === "emulated" ? null : h("span", null, interval95)));
-      const time = m => outcome === "emulated" ? [] : [h("b", null, this.view.time(m.latency.latency)), h("span", { class: "soft" }, interval(m.latency, this.view.timeScale))];
+      const time = m => outcome === "emulated" ? [] : [h("b", null, this.view.time(m.latency.latency)), h("span", { class: "soft" }, interval(m.latency, this.view.longest))];
       const note = outcome === "emulated" ? null : h("span", { class: "soft" }, `E2E latency ${ends}`);
       lines.push(h("p", { class: "sides" }, h("span", null, h("b", { class: "side" }, "A"), `${a.label} `, ...time(a)), h("span", null, "→"),
         h("span", null, h("b", { class: "side" }, "B"), `${b.label} `, ...time(b)), note));
     } else {
-      lines.push(h("p", { class: "big" }, h("strong", null, this.view.time(b.latency.latency)), h("span", null, `${interval(b.latency, this.view.timeScale)} E2E latency ${measured(b)}`)));
+      lines.push(h("p", { class: "big" }, h("strong", null, this.view.time(b.latency.latency)), h("span", null, `${interval(b.latency, this.view.longest)} E2E latency ${measured(b)}`)));
       lines.push(h("p", null, `${b.label}, n = ${b.latency.n}, ${b.latency.restarts} process restart${b.latency.restarts === 1 ? "" : "s"}`));
     }
     const guess = this.view.prediction();
@@ -228,10 +230,11 @@ export class Categories {
       at += row.mean_ms;
       const dim = state.category && state.category !== row.category;
       const fill = mix(color, theme.panel, dim ? 0.78 : m.pale ? PALE : 0);
-      const text = m.blank ? row.category : `${row.category} ${share(row.share)}, ${this.view.time(row.mean_ms)}`;
+      const [time, ...ends] = estimate({ mean: row.mean_ms, low: row.low_ms, high: row.high_ms });
+      const text = m.blank ? row.category : `${row.category} ${share(row.share)}, ${time}`;
       const labels = m.blank ? [row.category] : [`${row.category} ${share(row.share)}`, share(row.share)];
       return h("button", { type: "button", class: "seg",
-        title: m.blank ? `${text}: its share is unknown` : `${text}, 95 % interval ${this.view.time(row.low_ms)} to ${this.view.time(row.high_ms)}`, "aria-label": `${text}${name && `, ${name}`}`,
+        title: m.blank ? `${text}: its share is unknown` : `${text}${known(row.low_ms) ? `, 95 % interval ${ends.join(" to ")}` : ""}`, "aria-label": `${text}${name && `, ${name}`}`,
         "aria-pressed": String(state.category === row.category),
         style: `width:${part}%;background:${fill};color:${inkOn(fill)}`, onclick: () => this.#toggle(row.category) },
         h("span", null, labels.find(name => widthOf(name) * 1.15 + 12 < room * part / 100) ?? ""));

@@ -3,7 +3,7 @@
 import { h } from "./dom.js";
 import { CATEGORIES } from "./color.js";
 import { Factor } from "./factor.js";
-import { figure, fixed, known, mega, ms, operatorsOf, ratio, share } from "./format.js";
+import { estimate, figure, fixed, known, mega, ms, operatorsOf, ratio, share } from "./format.js";
 import { findingsOf } from "./model.js";
 import { drawRoof } from "./roof.js";
 import { linesOf, splitPlace } from "./source.js";
@@ -63,7 +63,7 @@ export class Inspector {
     const { view } = this, { sides } = view, { program, a, b } = sides, { texts, costs } = program;
     const same = sides.paired;
     const cost = name => costs[name]?.[i];
-    const mean = m => known(m?.mean_ms[i]) ? `${ms(m.mean_ms[i])}, ${share(m.mean_ms[i] / m.total)} of E2E` : "";
+    const mean = m => known(m?.mean_ms[i]) ? `${estimate(view.model.sum(m, [i]))[0]}, ${share(m.mean_ms[i] / m.total)} of E2E` : "";
     const source = texts.source[i];
     return [
       h("h2", null, program.labels[i]),
@@ -156,10 +156,10 @@ export class Inspector {
       : finding ? finding.title : layer >= 0 && only === 1 ? state.module || "model"
         : state.category && only === 1 ? state.category : view.filtered ? operatorsOf(own.length) : model.head.model;
     const row = (name, m) => {
-      const { mean, low, high } = model.sum(m, operators);
-      const part = view.filtered || state.ops.length ? `, ${share(mean / m.total)}` : "";
-      const ends = known(low) ? h("span", { class: "soft option" }, ` [${figure(low)}, ${figure(high)}]`) : "";
-      return [name, `${ms(mean)}${part}`, ends];
+      const sum = model.sum(m, operators), [time, low, high] = estimate(sum);
+      const part = view.filtered || state.ops.length ? `, ${share(sum.mean / m.total)}` : "";
+      const ends = known(sum.low) ? h("span", { class: "soft option" }, ` [${low}, ${high}]`) : "";
+      return [name, `${time}${part}`, ends];
     };
     const category = only === 1 && state.category && !state.ops.length ? sides.categories?.find(each => each.name === state.category) : null;
     const times = a ? [row("A", a), row("B", b)] : [row("mean", b)];

@@ -86,7 +86,7 @@ class View {
     this.model = new Model(data);
     this.rest = rest;
     // Latencies have one unit, as in Python's sentences.
-    this.timeScale = Math.max(...this.model.measurements.map(m => m.latency.latency)) < 0.1 ? 1000 : 1;
+    this.longest = Math.max(...this.model.measurements.map(m => m.latency.latency));
   }
 
   /** Goes on with more data of the same run; `rest` comparisons are still missing. */
@@ -108,7 +108,7 @@ class View {
 
   get state() { return this.store.state; }
 
-  time(value) { return ms(this.timeScale * value).replace("ms", this.timeScale > 1 ? "µs" : "ms"); }
+  time(value) { return ms(value, this.longest); }
 
   /** JupyterLab says which theme it has; elsewhere the system does. */
   #readTheme() {
@@ -183,7 +183,8 @@ class View {
 
   describe(i) {
     const { sides } = this, { texts, labels } = sides.program;
-    const times = sides.paired ? `A ${ms(sides.msA[i])}, B ${ms(sides.msB[i])}` : `mean ${ms(sides.msB[i])}`;
+    const { msA: { [i]: a }, msB: { [i]: b } } = sides, longest = Math.max(a, b);
+    const times = sides.paired ? `A ${ms(a, longest)}, B ${ms(b, longest)}` : `mean ${ms(b)}`;
     const judged = sides.paired && sides.outcomes[i] !== "emulated" ? `${ratio(sides.speedup[i], sides.low[i], sides.high[i])}, ${sides.outcomes[i]}` : "";
     const roof = sides.b.roofline?.roof_share[i];
     const logged = texts.name[i].startsWith("Invalid Unary Op") ? `XNNPACK logs it as ${texts.name[i]}` : "";
@@ -262,7 +263,7 @@ class View {
     }
     if (state.finding >= 0) parts.push([`finding ${state.finding + 1}`, () => store.set({ ops: [] })]);
     if (state.query) parts.push([`“${state.query}”`, () => store.set({ ops: [] })]);
-    if (state.time) parts.push([`${ms(state.time[1])} to ${ms(state.time[2])} of ${sides.a ? "AB"[state.time[0]] : "the inference"}`, () => store.set({ ops: [] })]);
+    if (state.time) parts.push([`${ms(state.time[1], state.time[2])} to ${ms(state.time[2])} of ${sides.a ? "AB"[state.time[0]] : "the inference"}`, () => store.set({ ops: [] })]);
     if (state.ops.length === 1) {
       const [i] = state.ops, path = sides.program.texts.module[i];
       if (!state.category) parts.splice(1, 0, [sides.program.texts.category[i], () => store.set({ category: sides.program.texts.category[i], ops: [] })]);

@@ -2,7 +2,7 @@
 
 import { CATEGORIES } from "./color.js";
 import { h, keyOf } from "./dom.js";
-import { figure, known, ms, operatorsOf, ratio, share } from "./format.js";
+import { cell, estimate, known, ms, operatorsOf, share, unitOf } from "./format.js";
 import { findingsOf } from "./model.js";
 
 const CONTEXT = 3, MOST_FAR = 2000, WIDEST = 400;
@@ -84,7 +84,7 @@ export class Source {
         : this.#file(this.file, groups.get(this.file));
     const rest = none ? this.#line("", 0, none, "no line: the runtime, and delegates as a whole") : [];
     this.body.replaceChildren(...shown, ...rest);
-    this.note.textContent = `${files.length ? `${[...groups].filter(([file]) => file).reduce((sum, [, lines]) => sum + lines.size, 0)} lines` : ""}${sides.b.blank || !none ? "" : `; ${ms(time(new Map([[0, none]])))} of no line`}`;
+    this.note.textContent = `${files.length ? `${[...groups].filter(([file]) => file).reduce((sum, [, lines]) => sum + lines.size, 0)} lines` : ""}${sides.b.blank || !none ? "" : `; ${ms(time(new Map([[0, none]])))} of no line`}${sides.b.blank ? "" : `; times in ${unitOf(this.view.longest)[1]}`}`;
     if (this.rows[0]) this.rows[0].button.tabIndex = 0;
   }
 
@@ -127,7 +127,7 @@ export class Source {
   /** A line with its operators, and the findings at it. */
   #line(file, line, operators, text, named = false) {
     const { view } = this, { sides, state, model } = view, { program, a, b } = sides, emulated = model.head.emulated;
-    const timed = !emulated && !b.blank, spent = model.sum(b, operators), before = a && model.sum(a, operators).mean;
+    const timed = !emulated && !b.blank, spent = model.sum(b, operators), before = a && model.sum(a, operators), [scale] = unitOf(view.longest), [mean, low, high] = estimate(spent);
     const { category, kind, dtype, module } = program.texts;
     const work = operators.filter(i => program.own[i]);
     const add = list => list.reduce((sum, i) => sum + (b.mean_ms[i] ?? 0), 0);
@@ -137,12 +137,12 @@ export class Source {
     const layers = [...new Set(operators.map(i => module[i]).filter(Boolean))];
     const whole = add(operators) || 1;
     const parts = timed ? Object.keys(CATEGORIES).map(name => h("i", { style: `width:${100 * add(operators.filter(i => category[i] === name)) / whole}%;background:${CATEGORIES[name]};opacity:${state.category && state.category !== name ? 0.25 : 1}` })) : [];
-    const title = [timed ? `${ms(spent.mean)}${known(spent.low) ? `, 95 % interval ${ms(spent.low)} to ${ms(spent.high)}` : ""}` : "", operatorsOf(work.length), where,
+    const title = [timed ? `${mean}${known(spent.low) ? `, 95 % interval ${low} to ${high}` : ""}` : "", operatorsOf(work.length), where,
       layers.length > 4 ? `${layers.length} layers` : layers.join(", ")].filter(Boolean).join("; ");
     const button = h("button", { type: "button", class: "s-row", title, tabindex: -1, onclick: event => this.#select(operators, event.ctrlKey || event.metaKey) },
       h("span", { class: "s-bar" }, h("span", { style: `width:${timed ? 100 * add(operators) / this.most : 0}%` }, ...parts)),
-      h("span", { class: "s-ms" }, timed ? figure(spent.mean) : ""), h("span", { class: "s-share" }, timed ? share(spent.mean / b.total) : ""),
-      h("span", { class: "s-on" }, timed && a && before ? `${figure(before)} → ${figure(spent.mean)}` : ""), h("span", { class: "s-in" }, place.includes("%") && where ? place : where),
+      h("span", { class: "s-ms" }, timed ? cell(spent, scale) : ""), h("span", { class: "s-share" }, timed ? share(spent.mean / b.total) : ""),
+      h("span", { class: "s-on" }, timed && before?.mean ? `${cell(before, scale)} → ${cell(spent, scale)}` : ""), h("span", { class: "s-in" }, place.includes("%") && where ? place : where),
       h("span", { class: "s-no" }, named ? `${file.split(/[\\/]/).at(-1)}:${line}` : line || ""), h("code", null, named ? text.trim() : text));
     this.rows.push({ button, operators });
     const notes = (this.places.get(`${file}:${line}`) ?? []).map(number => {

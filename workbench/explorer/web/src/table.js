@@ -2,7 +2,7 @@
 
 import { CATEGORIES } from "./color.js";
 import { h, keyOf, marked } from "./dom.js";
-import { difference, figure, known, operatorsOf, ratio, share } from "./format.js";
+import { cell as timeCell, difference, known, operatorsOf, ratio, share, unitOf } from "./format.js";
 
 const ROW = 27, MARGIN = 8, HEIGHT = 440;  // as in style.css
 
@@ -32,17 +32,17 @@ export class Table {
       h("header", { class: "bar" }, h("h2", null, "Operators"), this.search, this.steps, this.count), this.grid, this.none);
   }
 
-  columns() {
+  columns(unit = "ms") {
     const { sides } = this.view;
-    const index = i => i, of = side => `${side.toUpperCase()}, ms`;
+    const index = i => i, of = side => `${side.toUpperCase()}, ${unit}`;
     if (!sides.paired) return [
       ["label", "Operator", i => sides.program.labels[i]], ["category", "Category", i => sides.program.texts.category[i]],
-      ["b", "Mean, ms", i => sides.msB[i]], ["bars", "", i => sides.msB[i]], ["share", "Share", i => sides.msB[i]], ["run", "Order", index],
+      ["b", `Mean, ${unit}`, i => sides.msB[i]], ["bars", "", i => sides.msB[i]], ["share", "Share", i => sides.msB[i]], ["run", "Order", index],
     ];
     return [
       ["label", "Operator", i => sides.program.labels[i]], ["a", of("a"), i => sides.msA[i]], ["b", of("b"), i => sides.msB[i]],
       ["bars", "A above B", i => Math.max(sides.msA[i] ?? 0, sides.msB[i] ?? 0)],
-      ["delta", "B − A, ms", i => known(sides.msA[i]) && known(sides.msB[i]) ? sides.msB[i] - sides.msA[i] : null],
+      ["delta", `B − A, ${unit}`, i => known(sides.msA[i]) && known(sides.msB[i]) ? sides.msB[i] - sides.msA[i] : null],
       ["speedup", "Speed-up, 95 % interval", i => sides.speedup[i]], ["outcome", "Verdict", i => sides.outcomes[i]],
     ];
   }
@@ -65,7 +65,7 @@ export class Table {
 
   #arrange() {
     const { view } = this, { sides, left, state } = view;
-    const columns = this.columns();
+    const columns = this.columns(unitOf(view.longest)[1]);
     if (this.size !== view.size) {
       // In little room, a label has a line of its own.
       Object.assign(this, { size: view.size, row: parseInt(getComputedStyle(this.grid).getPropertyValue("--row")) || ROW });
@@ -144,7 +144,7 @@ export class Table {
   }
 
   #row(i, at) {
-    const { sides, state, theme } = this.view;
+    const { sides, state, theme, model } = this.view, [scale] = unitOf(this.view.longest);
     const { category } = sides.program.texts;
     const cell = (name, ...content) => h("div", { role: "gridcell", class: `t-${name}` }, ...content);
     const bar = (value, name) => h("span", { class: `t-bar t-bar-${name}`, style: `width:${known(value) ? 100 * value / this.most : 0}%` });
@@ -156,14 +156,16 @@ export class Table {
     const label = h("div", { role: "gridcell", class: "t-label", title: text }, swatch,
       cut ? h("span", { class: "t-path" }, h("bdi", null, ...marked(text.slice(0, cut), state.query))) : null,
       part("t-name", kind[1]), part("t-kind", kind[2]), part("t-name", kind[3]));
-    const number = (name, value) => cell(name, figure(value));
+    const spent = (m, mean) => ({ ...model.sum(m, [i]), mean }), timeB = spent(sides.b, sides.msB[i]);
+    const timeA = sides.paired ? spent(sides.a, sides.msA[i]) : null;
+    const number = (name, time) => cell(name, timeCell(time, scale));
     const cells = sides.paired ? [
-      label, number("a", sides.msA[i]), number("b", sides.msB[i]), cell("bars", bar(sides.msA[i], "a"), bar(sides.msB[i], "b")),
-      cell("delta", difference(sides.msA[i], sides.msB[i])),
+      label, number("a", timeA), number("b", timeB), cell("bars", bar(sides.msA[i], "a"), bar(sides.msB[i], "b")),
+      cell("delta", difference(timeA, timeB, scale)),
       cell("speedup", this.#whisker(i), h("span", null, ratio(sides.speedup[i], sides.low[i], sides.high[i]))),
       cell("outcome", h("span", { class: `v-${sides.outcomes[i]}`, title: sides.reasons[i] ?? "" }, sides.outcomes[i])),
     ] : [
-      label, cell("category", category[i]), number("b", sides.msB[i]), cell("bars", bar(sides.msB[i], "b")),
+      label, cell("category", category[i]), number("b", timeB), cell("bars", bar(sides.msB[i], "b")),
       cell("share", share(sides.msB[i] / sides.tree.get(sides.program.tree.root).b)), cell("run", String(i + 1)),
     ];
     return h("div", { role: "row", id: `wb-row-${at}`, "aria-rowindex": at + 2, class: "t-row", style: `top:${at * this.row}px`,
