@@ -52,6 +52,10 @@ WRONG = {
     "run nope.json": "nope.json: no such file",
     "batch nothing.yaml": "nothing.yaml: no such file or folder",
     "history nothing": "nothing: no such file or folder",
+    "report .": ".: holds no manifest.json and no ETDump: not a run folder",
+    "analyze .": "not a run folder",
+    "findings .": "not a run folder",
+    "compare . .": "not a run folder",
     "optimize nosuch": "unknown model 'nosuch'",
     "optimize toy_cnn --target nosuch": "--target: unknown target 'nosuch'",
 }

@@ -140,6 +140,6 @@ def test_before_and_after_have_their_names(cli, tmp_path):
         line.strip("| ").split(" | ") for line in text.splitlines() if "utside the delegate" in line
     ]
     assert [(gain, "gone") for _, gain, end in rows if end == "gone"] and any(
-        {"gone", "new"}.isdisjoint(row) for row in rows
+        {"gone", "not there"}.isdisjoint(row) for row in rows
     )
     assert "| layer | AsTrained | Ready |" in text

@@ -23,7 +23,7 @@ from workbench.names import number_equal
 from workbench.options import MeasureOptions
 from workbench.records.pairing import AXES, PARTS
 from workbench.store import MANIFEST, name_programs
-from workbench.wording import plural
+from workbench.wording import begin_sentence, plural
 
 #: A run, or where it is.
 Source: TypeAlias = Run | Measurement | str | Path
@@ -216,7 +216,7 @@ class Comparisons:
         """What they show, a sentence each; what the programs are is said elsewhere."""
         verdicts = [replace(pair.verdict, programs="") for pair in self.others.values()]
         if len(verdicts) == 1:  # the title says of what
-            verdicts = [replace(verdicts[0], subject="")]
+            return [begin_sentence(replace(verdicts[0], subject="").text)]
         return [verdict.text for verdict in verdicts]
 
     @cached_property
@@ -385,13 +385,18 @@ def _join_code(code: dict[str, dict[str, list[str]]], known_as: object, column: 
 # --- in words ------------------------------------------------------------------------------------
 
 
-def contrast_programs(pairs: Mapping[str, Comparison]) -> Iterator[str]:
-    """Which are of another model than the first one, or compute wrong outputs, one line each."""
+def contrast_programs(
+    pairs: Mapping[str, Comparison], judged: Collection[str] = ()
+) -> Iterator[str]:
+    """Which are of another model than the first one, or compute wrong outputs, one line each.
+
+    Verdicts say the latter of those that are ``judged``.
+    """
     first = next(iter(pairs))
     for name, pair in pairs.items():
         if pair.models:
             yield f"{name} against {first}: {pair.models}"
-        if pair.candidate.wrong:
+        if pair.candidate.wrong and name not in judged:
             yield f"{name}: outputs are wrong ({pair.candidate.wrong}): no speed-up is claimed"
 
 

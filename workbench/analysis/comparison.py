@@ -464,8 +464,7 @@ class Comparison(Noun):
         """What weakens the verdict."""
         verdict = self.verdict
         caveats = [emulation.EMULATED] if self.emulated else describe_use(self.uses)
-        caveats += [f"{verdict.wrong}: no speed-up is claimed"] if verdict.wrong else []
-        caveats += [verdict.same_code] if verdict.same_code else []
+        caveats += verdict.objections
         if verdict.outcome == "inconclusive" and not verdict.busy and verdict.detectable < 10:
             least = wording.format_share(verdict.detectable)
             caveats.append(f"inconclusive: only a change above {least} was detectable")

@@ -53,6 +53,12 @@ class Verdict:
     busy: bool = False
 
     @property
+    def objections(self) -> list[str]:
+        """Why it claims no speed-up, whatever the latencies are; its text says so, too."""
+        wrong = f"{self.wrong}: no speed-up is claimed" if self.wrong else ""
+        return [text for text in (wrong, self.same_code) if text]
+
+    @property
     def text(self) -> str:
         """The verdict as one line.
 

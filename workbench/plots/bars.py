@@ -57,13 +57,15 @@ def draw_shares(
     shares: Mapping[str, float],
     scale: float = 1.0,
     *,
+    least: float = _LEAST,
     pale: bool = False,
     blank: bool = False,
     colors: Mapping[str, str] = COLORS,
 ) -> str:
     """One bar of shares, ``scale`` of the width that there is, as HTML; its text lists them.
 
-    Parts of little width have no label; a ``blank`` bar has none, as its shares are not known.
+    Parts of the width below ``least`` have no label; a ``blank`` bar has none, as its shares are
+    not known.
     """
     parts = {name: share for name, share in shares.items() if share and share > 0}
     written = {name: "" if blank else format_share(share) for name, share in parts.items()}
@@ -73,7 +75,7 @@ def draw_shares(
         color, part = colors.get(name, COLORS["Other"]), written[name]
         # Translucent, with the ink of the page: pale in a light theme, and dim in a dark one.
         fill, ink = (f"{color}66", "inherit") if pale else (color, pick_ink(color))
-        label = part if part and share * scale >= _LEAST else "&nbsp;"
+        label = part if part and share * scale >= least else "&nbsp;"
         style = _SEGMENT.format(ink, fill, 100 * share * scale)
         title = html.escape(f"{name} {part}".strip(), quote=True)
         segments += f'<span style="{style}" title="{title}">{label}</span>'

@@ -62,7 +62,7 @@ def plot_speedups(source: Comparison | pd.DataFrame) -> Chart:
 
 
 def _ticks(low: float, high: float) -> list[float]:
-    if high / low < 1.7:
+    if high / low < 2.5:
         ticks = MaxNLocator(6, steps=[1, 2, 5, 10]).tick_values(low, high)
     elif high / low < 12:
         ticks = (0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.7, 1, 1.5, 2, 3, 4, 5, 7, 10)

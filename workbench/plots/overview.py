@@ -63,7 +63,8 @@ def _show_answer(source: Run | Comparison, *, with_findings: bool = False) -> It
     disturbed = describe_use(uses) if any(use.busy for use in uses) else []
     if disturbed:
         yield show_note(*(f"{text}." for text in disturbed))
-    yield from _fold_caveats([text for text in source.caveats if text not in disturbed])
+    said = [*disturbed, *(ab.verdict.objections if ab else ())]
+    yield from _fold_caveats([text for text in source.caveats if text not in said])
 
 
 def show_applied(applied: Applied) -> Iterator[Table]:

@@ -40,7 +40,8 @@ COLORS = {
 _SUFFIXES = {"_ms": "ms", "_ns": "ns", "_mb": "MB", "_db": "dB"}
 #: Letters in the heads of several runs above which the heads are numbers.
 _HEADS = 60
-_LEAST_P = 0.001  #: Smaller p-values are written as "below".
+#: Smaller p-values, and times in ms among longer ones, are written as "below".
+_LEAST_P, _LEAST_MS, _LONG_MS = 0.001, 0.001, 0.1
 
 # Inks and lines that read well on a light and on a dark page; heads of numbers may take several
 # lines. ``#`` stands for the table.
@@ -260,6 +261,7 @@ def _write_column(name: str, column: pd.Series, unit: str, meaning: str) -> Colu
         head = name.removesuffix("_bytes").replace("_", " ")
         column, unit = column / 1e6, f"M{unit or 'B'}"
     whole = (column[~missing].astype(float) % 1 == 0).all()
+    has_long = unit == "ms" and column.abs().max() >= _LONG_MS
 
     def write(value: float) -> str:
         if unit == "%":
@@ -267,7 +269,9 @@ def _write_column(name: str, column: pd.Series, unit: str, meaning: str) -> Colu
         if unit == "x":
             return f"{format_ratio(value)}x" if math.isfinite(value) else MISSING
         if name == "q":
-            return format_number(value, 3) if value >= _LEAST_P else f"< {_LEAST_P:g}"
+            return format_number(value, 3) if value >= _LEAST_P else f"<{_LEAST_P:g}"
+        if has_long and 0 < abs(value) < _LEAST_MS:  # XNNPACK logs whole microseconds
+            return f"<{_LEAST_MS:g}"
         return format_number(value, 0) if whole else format_figure(value)
 
     texts = [MISSING if lacks else write(v) for v, lacks in zip(column, missing, strict=True)]

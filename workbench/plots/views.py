@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from textwrap import shorten
 from typing import Any, NamedTuple
 
 import pandas as pd
@@ -42,6 +43,7 @@ from workbench.records.exports import Export
 from workbench.upstream import installed_versions
 
 TOP = 12  #: Rows of a table.
+_NAMES = 70  #: Letters of a list of names in a cell.
 Part = str | Table | Chart
 
 
@@ -400,7 +402,8 @@ def _rules(run: Run, top: int) -> Iterator[Part]:
     caption = f"{len(used)} of {len(rules)} rules, which place all operators of {run.subject.label}"
     # The family says as much as the name.
     columns = ["name", "operators", "category", "kind", "why"]
-    used = used.assign(operators=used["operators"].map(", ".join))
+    names = used["operators"].map(", ".join)
+    used = used.assign(operators=[shorten(text, _NAMES, placeholder=" ...") for text in names])
     yield show_table(used, columns, caption=caption)
 
 

@@ -142,7 +142,7 @@ def _contrast_findings(several: Comparisons) -> Iterator[Table]:
     names = [*several.measurements]
     rows = sorted(gains.values(), key=lambda row: names[0] in row and names[-1] in row)
     for row in rows if len(names) == _PAIR else ():
-        row.setdefault(names[0], "new")
+        row.setdefault(names[0], "not there")
         row.setdefault(names[-1], "gone")
     if rows:
         wide = pd.DataFrame(rows, columns=["finding", *names]).fillna("\N{EN DASH}")
@@ -168,12 +168,13 @@ def _answer(several: Comparisons) -> Iterator[Table]:
     """The verdicts with what weakens them, the sides, and what was compared within the runs."""
     runs = several.runs
     emulated = ", ".join(runs["run"][runs["emulated"]])
-    changes, pairs = dict(_contrast_operators(several)), several.pairs
-    unsaid = {n: pair for n, pair in pairs.items() if n not in changes or pair.candidate.wrong}
+    changes, judged = dict(_contrast_operators(several)), several.silicon if several.answers else {}
+    wrong = [name for name, m in several.measurements.items() if m.wrong and name not in judged]
+    unsaid = {n: pair for n, pair in several.pairs.items() if n not in changes or n in wrong}
     marks = [
         *([f"{emulated}: {EMULATED}."] if emulated else []),
         *(f"{text}." for text in describe_uses(several.silicon)),
-        *contrast_programs(unsaid),
+        *contrast_programs(unsaid, judged),
         *changes.values(),
     ]
     yield show_note(*several.answers, *marks, leads=True)

@@ -189,7 +189,9 @@ def _summarize_speedups(rows: Sequence[dict[str, Any]]) -> str:
     counts = Counter(row["outcome"] for row in rows)
     gains = [row["speedup"] for row in rows if row["outcome"] == "faster"]
     text = ", ".join(f"{count} {outcome}" for outcome, count in counts.most_common())
-    if gains:
-        text += f"; faster by {format_ratio(min(gains))}x to {format_ratio(max(gains))}x, "
-        text += f"median {format_ratio(median(gains))}x"
+    least, most = (format_ratio(end(gains, default=1.0)) for end in (min, max))
+    if least != most:
+        text += f"; faster by {least}x to {most}x, median {format_ratio(median(gains))}x"
+    elif gains:
+        text += f"; faster by {most}x"
     return f"Speed-ups over the baselines: {text}." if rows else ""

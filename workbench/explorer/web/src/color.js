@@ -28,7 +28,7 @@ export function inkOn(color) {
   const [r, g, b] = parse(color).map(value => value / 255)
     .map(value => value <= 0.03928 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);
   const luminance = 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  return luminance > 0.179 ? "#16191d" : "#ffffff";
+  return luminance > 0.179 ? "#000000" : "#ffffff";
 }
 
 export const themeOf = dark => THEMES[dark ? "dark" : "light"];

@@ -21,32 +21,30 @@ export const figure = value => fixed(value, decimalsOf(value));
 /** How many units a millisecond has, and the unit's name: microseconds where the longest time is short. */
 export const unitOf = longest => longest > 0 && longest < 0.1 ? [1000, "µs"] : [1, "ms"];
 
-/** In a column of milliseconds, less is not told apart: XNNPACK logs whole microseconds. */
+/** In milliseconds, less is not told apart: XNNPACK logs whole microseconds. */
 const LEAST = 0.001;
-const decimalsIn = ({ mean, low, high }, scale) => fitDecimals(scale * mean, scale * low, scale * high);
-
-function column(value, decimals, scale, sign = "") {
+function write(value, decimals, scale, sign = "") {
   if (!known(value)) return MISSING;
   return scale === 1 && value && Math.abs(value) < LEAST ? `<${LEAST}` : sign + fixed(scale * value, decimals);
 }
 
-/** A time of a column in its unit, with no more digits than its interval allows. */
-export const cell = (time, scale) => column(time.mean, decimalsIn(time, scale), scale);
+/** A time of a column, as in the tables of the report; microseconds have a scale of 1000. */
+export const cell = (value, scale) => write(value, decimalsOf(scale * value), scale);
 
 /** B less A with its sign, and no more decimals than both have. */
-export const difference = (a, b, scale) => known(a.mean) && known(b.mean)
-  ? column(b.mean - a.mean, Math.min(decimalsIn(a, scale), decimalsIn(b, scale)), scale, b.mean > a.mean ? "+" : "") : MISSING;
+export const difference = (a, b, scale) => known(a) && known(b)
+  ? write(b - a, Math.min(decimalsOf(scale * a), decimalsOf(scale * b)), scale, b > a ? "+" : "") : MISSING;
 
 /** A time in ms as text, in the unit of the longest in its sentence. */
 export function ms(value, longest = value) {
   const [scale, unit] = unitOf(longest);
-  return known(value) ? `${figure(scale * value)} ${unit}` : MISSING;
+  return known(value) ? `${cell(value, scale)} ${unit}` : MISSING;
 }
 
 /** A time and the ends of its interval, with no more digits than that allows. */
-export function estimate({ mean, low, high }) {
-  const [scale, unit] = unitOf(mean), decimals = decimalsIn({ mean, low, high }, scale);
-  return [mean, low, high].map((value, n) => known(value) ? `${fixed(scale * value, decimals)}${n ? "" : ` ${unit}`}` : MISSING);
+export function estimate({ mean, low, high }, longest = mean) {
+  const [scale, unit] = unitOf(longest), decimals = fitDecimals(scale * mean, scale * low, scale * high);
+  return [mean, low, high].map((value, n) => known(value) ? `${write(value, decimals, scale)}${n ? "" : ` ${unit}`}` : MISSING);
 }
 
 /** Bytes or operations: `10.8 MFLOP`; always in millions. */

@@ -107,7 +107,7 @@ export class Head {
       const [text, interval95] = verdictTexts(outcome, latency);
       const ends = `${measured(b)}${known(b.latency.low) ? ", 95 % intervals" : ""}`;
       lines.push(h("p", { class: "big" }, h("strong", { class: `v-${outcome}` }, text),
-        outcome === "emulated" ? null : h("span", null, interval95)));
+        ["emulated", "wrong outputs"].includes(outcome) ? null : h("span", null, interval95)));
       const time = m => outcome === "emulated" ? [] : [h("b", null, this.view.time(m.latency.latency)), h("span", { class: "soft" }, interval(m.latency, this.view.longest))];
       const note = outcome === "emulated" ? null : h("span", { class: "soft" }, `E2E latency ${ends}`);
       lines.push(h("p", { class: "sides" }, h("span", null, h("b", { class: "side" }, "A"), `${a.label} `, ...time(a)), h("span", null, "→"),

@@ -63,7 +63,8 @@ export class Inspector {
     const { view } = this, { sides } = view, { program, a, b } = sides, { texts, costs } = program;
     const same = sides.paired;
     const cost = name => costs[name]?.[i];
-    const mean = m => known(m?.mean_ms[i]) ? `${estimate(view.model.sum(m, [i]))[0]}, ${share(m.mean_ms[i] / m.total)} of E2E` : "";
+    const longest = Math.max(a?.mean_ms[i] ?? 0, b.mean_ms[i] ?? 0);
+    const mean = m => known(m?.mean_ms[i]) ? `${estimate(view.model.sum(m, [i]), longest)[0]}, ${share(m.mean_ms[i] / m.total)} of E2E` : "";
     const source = texts.source[i];
     return [
       h("h2", null, program.labels[i]),
@@ -75,7 +76,7 @@ export class Inspector {
           sides.outcomes[i] === "inconclusive" && known(sides.detectable[i]) && sides.detectable[i] < 10 ? `; only a change above ${share(sides.detectable[i])} was detectable` : "") : null,
         facts([
           ["mean", (a && mean(a) ? `A ${mean(a)}` : ""), a && mean(a) ? h("br") : "", a ? `B ${mean(b)}` : mean(b)],
-          ["std. deviation", a && known(a.std_ms[i]) ? `A ${ms(a.std_ms[i])}, B ${ms(b.std_ms[i])}` : ms(b.std_ms[i])],
+          ["std. deviation", a && known(a.std_ms[i]) ? `A ${ms(a.std_ms[i], longest)}, B ${ms(b.std_ms[i], longest)}` : ms(b.std_ms[i], longest)],
           ["calls", known(cost("calls")) ? `${fixed(cost("calls"), Number.isInteger(cost("calls")) ? 0 : 1)} per inference` : ""],
         ])),
       h("section", { class: "layer" }, h("h3", null, "Layer"), texts.module[i]
@@ -155,8 +156,9 @@ export class Inspector {
     const title = state.ops.length ? `${state.ops.length} selected operators`
       : finding ? finding.title : layer >= 0 && only === 1 ? state.module || "model"
         : state.category && only === 1 ? state.category : view.filtered ? operatorsOf(own.length) : model.head.model;
+    const longest = Math.max(...[a, b].filter(Boolean).map(m => model.sum(m, operators).mean));
     const row = (name, m) => {
-      const sum = model.sum(m, operators), [time, low, high] = estimate(sum);
+      const sum = model.sum(m, operators), [time, low, high] = estimate(sum, longest);
       const part = view.filtered || state.ops.length ? `, ${share(sum.mean / m.total)}` : "";
       const ends = known(sum.low) ? h("span", { class: "soft option" }, ` [${low}, ${high}]`) : "";
       return [name, `${time}${part}`, ends];

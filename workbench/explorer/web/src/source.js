@@ -127,7 +127,7 @@ export class Source {
   /** A line with its operators, and the findings at it. */
   #line(file, line, operators, text, named = false) {
     const { view } = this, { sides, state, model } = view, { program, a, b } = sides, emulated = model.head.emulated;
-    const timed = !emulated && !b.blank, spent = model.sum(b, operators), before = a && model.sum(a, operators), [scale] = unitOf(view.longest), [mean, low, high] = estimate(spent);
+    const timed = !emulated && !b.blank, spent = model.sum(b, operators), before = a && model.sum(a, operators).mean, [scale] = unitOf(view.longest), [mean, low, high] = estimate(spent);
     const { category, kind, dtype, module } = program.texts;
     const work = operators.filter(i => program.own[i]);
     const add = list => list.reduce((sum, i) => sum + (b.mean_ms[i] ?? 0), 0);
@@ -141,8 +141,8 @@ export class Source {
       layers.length > 4 ? `${layers.length} layers` : layers.join(", ")].filter(Boolean).join("; ");
     const button = h("button", { type: "button", class: "s-row", title, tabindex: -1, onclick: event => this.#select(operators, event.ctrlKey || event.metaKey) },
       h("span", { class: "s-bar" }, h("span", { style: `width:${timed ? 100 * add(operators) / this.most : 0}%` }, ...parts)),
-      h("span", { class: "s-ms" }, timed ? cell(spent, scale) : ""), h("span", { class: "s-share" }, timed ? share(spent.mean / b.total) : ""),
-      h("span", { class: "s-on" }, timed && before?.mean ? `${cell(before, scale)} → ${cell(spent, scale)}` : ""), h("span", { class: "s-in" }, place.includes("%") && where ? place : where),
+      h("span", { class: "s-ms" }, timed ? cell(spent.mean, scale) : ""), h("span", { class: "s-share" }, timed ? share(spent.mean / b.total) : ""),
+      h("span", { class: "s-on" }, timed && before ? `${cell(before, scale)} → ${cell(spent.mean, scale)}` : ""), h("span", { class: "s-in" }, place.includes("%") && where ? place : where),
       h("span", { class: "s-no" }, named ? `${file.split(/[\\/]/).at(-1)}:${line}` : line || ""), h("code", null, named ? text.trim() : text));
     this.rows.push({ button, operators });
     const notes = (this.places.get(`${file}:${line}`) ?? []).map(number => {

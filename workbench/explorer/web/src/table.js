@@ -144,7 +144,7 @@ export class Table {
   }
 
   #row(i, at) {
-    const { sides, state, theme, model } = this.view, [scale] = unitOf(this.view.longest);
+    const { sides, state, theme } = this.view, [scale] = unitOf(this.view.longest);
     const { category } = sides.program.texts;
     const cell = (name, ...content) => h("div", { role: "gridcell", class: `t-${name}` }, ...content);
     const bar = (value, name) => h("span", { class: `t-bar t-bar-${name}`, style: `width:${known(value) ? 100 * value / this.most : 0}%` });
@@ -156,16 +156,14 @@ export class Table {
     const label = h("div", { role: "gridcell", class: "t-label", title: text }, swatch,
       cut ? h("span", { class: "t-path" }, h("bdi", null, ...marked(text.slice(0, cut), state.query))) : null,
       part("t-name", kind[1]), part("t-kind", kind[2]), part("t-name", kind[3]));
-    const spent = (m, mean) => ({ ...model.sum(m, [i]), mean }), timeB = spent(sides.b, sides.msB[i]);
-    const timeA = sides.paired ? spent(sides.a, sides.msA[i]) : null;
-    const number = (name, time) => cell(name, timeCell(time, scale));
+    const number = (name, value) => cell(name, timeCell(value, scale));
     const cells = sides.paired ? [
-      label, number("a", timeA), number("b", timeB), cell("bars", bar(sides.msA[i], "a"), bar(sides.msB[i], "b")),
-      cell("delta", difference(timeA, timeB, scale)),
+      label, number("a", sides.msA[i]), number("b", sides.msB[i]), cell("bars", bar(sides.msA[i], "a"), bar(sides.msB[i], "b")),
+      cell("delta", difference(sides.msA[i], sides.msB[i], scale)),
       cell("speedup", this.#whisker(i), h("span", null, ratio(sides.speedup[i], sides.low[i], sides.high[i]))),
       cell("outcome", h("span", { class: `v-${sides.outcomes[i]}`, title: sides.reasons[i] ?? "" }, sides.outcomes[i])),
     ] : [
-      label, cell("category", category[i]), number("b", timeB), cell("bars", bar(sides.msB[i], "b")),
+      label, cell("category", category[i]), number("b", sides.msB[i]), cell("bars", bar(sides.msB[i], "b")),
       cell("share", share(sides.msB[i] / sides.tree.get(sides.program.tree.root).b)), cell("run", String(i + 1)),
     ];
     return h("div", { role: "row", id: `wb-row-${at}`, "aria-rowindex": at + 2, class: "t-row", style: `top:${at * this.row}px`,
