@@ -4,6 +4,7 @@ import re
 import shutil
 import subprocess
 import sys
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -137,6 +138,22 @@ def test_the_next_step_has_the_names_that_a_notebook_uses(quick, shell, capsys, 
     assert first.startswith("mine.apply(") or first.endswith("wb.profile([tiny, changed], image)")
     assert second == "%workbench report mine"
     assert set(re.findall("%workbench (?:export|profile) (\\w+ \\w+)", out)) <= {"tiny image"}
+
+
+@pytest.mark.whole
+def test_the_next_step_of_a_lowered_program_names_it_and_its_inputs(tmp_path, monkeypatch):
+    from executorch.exir import to_edge
+
+    monkeypatch.chdir(tmp_path)
+    image = torch.ones(1, 4)
+    with warnings.catch_warnings(action="ignore"):
+        manager = to_edge(torch.export.export(Net().eval(), (image,)))
+    for name, thing in {"mine": manager, "image": image}.items():
+        monkeypatch.setattr(sys.modules["__main__"], name, thing, raising=False)
+    measure = wb.MeasureOptions(toggle="none")
+    for inputs, names in ((image, "[mine, changed], image"), (None, "[mine, changed]")):
+        run = wb.profile(manager, inputs, effort="quick", measure=measure)
+        assert advise_next(run.subject, []).endswith(f"wb.profile({names})")
 
 
 def test_a_program_is_no_run(tmp_path):
