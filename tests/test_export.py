@@ -348,6 +348,19 @@ def test_the_program_runs_at_the_size_that_was_chosen(tmp_path, dtype, size):
     assert output.shape == (size, 4)
 
 
+def test_an_input_without_elements_is_taken_whatever_its_strides(tmp_path):
+    """The runtime ends the process at strides that are not those of the shape."""
+
+    class Joined(nn.Module):
+        def forward(self, new, cache):
+            return torch.cat((cache, new), -1) * 2
+
+    states = torch.rand(2, 3, 8)
+    program = wb.export_model(Joined(), (states, states[..., :0]), root=tmp_path)
+    assert program.export.problem == ""
+    assert [argument.shape for argument in program.inputs] == [(2, 3, 8), (2, 3, 0)]
+
+
 @pytest.mark.cases
 def test_inputs_of_a_delegate_are_listed_as_it_is_given_them(tmp_path):
     """XNNPACK numbers tensors as its operators use them: the gate before the image."""

@@ -60,9 +60,14 @@ def run_program(pte: bytes, inputs: list[torch.Tensor], layers: Layers | None = 
         try:
             method = Runtime.get().load_program(pte).load_method("forward")
             assert method is not None  # every program that is exported has it
-            return list(method.execute([tensor.clone() for tensor in inputs]))
+            return list(method.execute(list(map(_copy_dense, inputs))))
         except RuntimeError as error:
             raise RuntimeError(explain_log(log.getvalue(), layers) or reason(error)) from None
+
+
+def _copy_dense(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy; one without elements has the strides of its shape, at others the runtime aborts."""
+    return tensor.clone() if tensor.numel() else torch.empty(tensor.shape, dtype=tensor.dtype)
 
 
 def explain_log(log: str, layers: Layers | None = None) -> str:

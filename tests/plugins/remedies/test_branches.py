@@ -177,6 +177,14 @@ def test_what_is_more_work_or_something_else_stays(case):
     assert rewrite(*KEPT[case])[1] == 0
 
 
+def test_another_remedy_of_the_same_layers_is_offered_if_it_is_less_work(tmp_path):
+    """A pooling goes into the layer before it, which is better computed after the pooling."""
+    module = Net(lambda net, x: fn.avg_pool2d(net.layers[0](x.relu()), 2), nn.Conv2d(32, 32, 1))
+    rewrites = wb.export_model(module, torch.rand(1, 32, 64, 64), root=tmp_path).export.rewrites
+    work = {rewrite.name: rewrite.kept for rewrite in rewrites}
+    assert work["order"] < work["branches"] / 2
+
+
 def test_a_norm_in_training_stays():
     layers = [conv(16, 16, 3), nn.BatchNorm2d(16), conv(16, 16, 1), nn.BatchNorm2d(16)]
     assert rewrite(branches, [IMAGE], layers, train=True)[1] == 0

@@ -331,12 +331,14 @@ class Remedies(Rewriter):
         names = [name for name in _list_finders(backend) if name not in used]
         # What a layer takes up costs nothing, and a sum that goes with its terms needs no product.
         names.sort(key=lambda name: (name != "affine", name != "branches"))
-        merged: set[Node] = set()
+        merged: dict[Node, float] = {}
         alike: dict[tuple[str, str, float], list[tuple[Equivalent, list[str]]]] = {}
         for name in names:  # parts of several remedies may overlap
             for part in find_remedies(finder, [name], backend):
-                proven = None if merged.issuperset(part.nodes) else _prove(finder, part)
-                merged.update(part.nodes if proven and name == "branches" else ())
+                goes = all(merged.get(node, math.inf) <= part.kept for node in part.nodes)
+                proven = None if goes else _prove(finder, part)
+                if proven and name == "branches":
+                    merged |= dict.fromkeys(part.nodes, part.kept)
                 rows = [row for n in part.about or part.nodes for row in operators.get(n.name, ())]
                 if proven and rows:
                     text = "" if name in _TOGETHER else part.text
