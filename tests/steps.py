@@ -23,14 +23,26 @@ class Attention(nn.Module):
         return (self.q(x), self.count), (self.k(context), self.count), (self.v(context), self.count)
 
 
+class Together(Attention):
+    """Attention whose keys and values are parts of one projection, which ``take`` takes."""
+
+    def __init__(self, width, take):
+        super().__init__(width)
+        self.k, self.v, self.both, self.take = None, None, nn.Linear(width, 2 * width), take
+
+    def _project(self, x, context):
+        parts = self.take(self.both(context))
+        return (self.q(x), self.count), *((part, self.count) for part in parts)
+
+
 class Decoder(nn.Module):
     """One step of a decoder that computes keys and values of the encoder's states each time."""
 
-    def __init__(self, width=64, layers=2, words=100):
+    def __init__(self, width=64, layers=2, words=100, make=Attention):
         super().__init__()
         self.words = nn.Embedding(words, width)
         self.own = nn.ModuleList(Attention(width) for _ in range(layers))
-        self.cross = nn.ModuleList(Attention(width) for _ in range(layers))
+        self.cross = nn.ModuleList(make(width) for _ in range(layers))
         self.norms = nn.ModuleList(nn.LayerNorm(width) for _ in range(layers))
         self.head = nn.Linear(width, words)
 

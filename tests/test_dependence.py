@@ -6,7 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from steps import STEPS
+from steps import STEPS, Attention, Together, decoder
 from torch import nn
 from torch._higher_order_ops.map import map as repeat
 from torch._higher_order_ops.scan import scan
@@ -174,6 +174,47 @@ def test_both_parts_of_a_model_compute_what_it_does(name):
         given[name] = given[name].flip(-1)
     result = parts.each(*(given[name] for name in parts.others), *between)
     torch.testing.assert_close(result, module(**given))
+
+
+#: How keys and values are taken of one projection.
+TAKEN = {
+    "halves": lambda y: y.chunk(2, -1),
+    "slices": lambda y: (y[..., :64], y[..., 64:]),
+    "an axis": lambda y: y.unflatten(-1, (2, -1)).unbind(-2),
+    "an axis in front": lambda y: y.unflatten(-1, (2, -1)).permute(2, 0, 1, 3),
+    "turns": lambda y: (y[..., ::2], y[..., 1::2]),
+}
+
+
+@pytest.mark.parametrize("take", [None, *TAKEN])
+def test_keys_and_values_of_each_layer_are_computed_once(take):
+    make = (lambda width: Together(width, TAKEN[take])) if take else Attention
+    module, (ids, states) = decoder(make=make)
+    parts = wb.split(module.eval(), (ids, states), constant="states")
+    between = parts.once(states)
+    assert [each.shape for each in between] == [(1, 4, 50, 16)] * 4
+    torch.testing.assert_close(parts.each(ids.flip(1), *between), module(ids.flip(1), states))
+    given = [node for node in parts.each.graph.nodes if node.name in parts.border]
+    readers = {str(user.target) for node in given for user in node.users}
+    assert readers == {"aten.scaled_dot_product_attention.default"}
+
+
+def test_parts_of_a_projection_are_not_copied_by_each_call():
+    class Scores(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.both = nn.Linear(8, 16)
+
+        def forward(self, x, context):
+            y = self.both(context)
+            weights = torch.einsum("qd,kd->qk", x, y[:, :8]).softmax(-1)
+            return torch.einsum("qk,kd->qd", weights, y[:, 8:])
+
+    net, x, context = Scores().eval(), torch.rand(2, 8), torch.rand(500, 8)
+    parts = wb.split(net, (x, context), constant="context")
+    between = parts.once(context)
+    assert [each.shape for each in between] == [(500, 8)] * 2
+    torch.testing.assert_close(parts.each(x, *between), net(x, context))
 
 
 class Counted(nn.Module):

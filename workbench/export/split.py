@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -23,10 +24,10 @@ if TYPE_CHECKING:
     from torch import nn
 
 aten: Any = torch.ops.aten
-#: What copies nothing, or only what its operand has already: it is computed in both parts.
-_FREE = VIEWS | {
-    aten.slice.Tensor, aten.select.int, aten.squeeze.default, aten.sym_size.int,
-}  # fmt: skip
+#: What copies a part of its operand in a program, though it is a view of that in PyTorch.
+_COPIES = {aten.slice.Tensor, aten.select.int}
+#: What has nothing that its operand has not: it is computed in both parts.
+_FREE = VIEWS | _COPIES | {aten.squeeze.default, aten.sym_size.int}
 #: What one tensor more on the border costs, in bytes.
 _TENSOR = 4096
 
@@ -166,8 +167,8 @@ def _names_of(module: GraphModule) -> tuple[str, ...]:
 def _choose_border(nodes: Sequence[Node], cone: Collection[Node], stay: set[Node]) -> list[Node]:
     """The tensors that the rest reads of a part: the smallest ones after all of its work.
 
-    What only arranges data is taken into the rest, where the tensor before it is smaller than all
-    that is made of it.
+    What only arranges data is taken into the rest, where the tensor before it and the copies are
+    smaller than all that is made of it.
     """
     border = [
         node
@@ -176,26 +177,29 @@ def _choose_border(nodes: Sequence[Node], cone: Collection[Node], stay: set[Node
         and any(user not in cone and user.op != "call_module" for user in node.users)
     ]
     before: dict[Node, list[Node]] = {}
+    copied: dict[Node, float] = defaultdict(float)
     for node in border:
-        before.setdefault(_find_work(node, cone, stay), []).append(node)
-    chosen = {
-        each
-        for work, members in before.items()
-        for each in ([work] if _cost(work) < sum(map(_cost, members)) else members)
-    }
+        work, copies = _find_work(node, cone, stay)
+        before.setdefault(work, []).append(node)
+        copied[work] += copies
+    chosen = set[Node]()
+    for work, members in before.items():
+        is_smaller = _cost(work) + copied[work] < sum(map(_cost, members))
+        chosen.update([work] if is_smaller else members)
     return [node for node in nodes if node in chosen]
 
 
-def _find_work(node: Node, cone: Collection[Node], stay: set[Node]) -> Node:
-    """The tensor that a node only arranges in another way."""
-    found = node
+def _find_work(node: Node, cone: Collection[Node], stay: set[Node]) -> tuple[Node, float]:
+    """The tensor that a node only arranges in another way, and the bytes that this copies."""
+    found, copies = node, 0.0
     while node in cone and node.target in _FREE:
         sources = [each for each in node.all_input_nodes if each in cone or each in stay]
         if len(sources) != 1:
             break
+        copies += (_cost(node) - _TENSOR) * (node.target in _COPIES)
         node = sources[0]
         found = node if _is_tensor(node) else found
-    return found
+    return found, copies
 
 
 def _is_tensor(node: Node) -> bool:

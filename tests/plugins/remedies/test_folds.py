@@ -6,6 +6,7 @@ from function_net import Net
 from torch import nn
 from torch.nn import functional as fn
 
+import workbench as wb
 from workbench.plugins.remedies.equivalence import Equivalent, Finder
 from workbench.plugins.remedies.linear import find_matrices
 from workbench.plugins.remedies.moves import arrange, number
@@ -212,6 +213,137 @@ def test_a_filter_of_repeated_elements_is_a_smaller_one_before(case):
     assert count == shrinks
     assert ("pixel_shuffle" in names) == shrinks
     assert not shrinks or not any("upsample" in name or "repeat" in name for name in names)
+
+
+LARGE, FLAT = (1, 8, 12, 18), (1, 18, 32)
+
+
+def joined(*modes):
+    """A layer of two tensors, one of which is resized, and functions after that."""
+
+    def run(net, x, y):
+        layer, *after = net.layers
+        x = resize(x, modes[0])
+        for function in modes[1:]:
+            x = function(x)
+        x = layer(torch.cat((x, y), 1))
+        for each in after:
+            x = each(x)
+        return x
+
+    return run
+
+
+def norm(channels):
+    """A batch norm that has seen images."""
+    layer = nn.BatchNorm2d(channels)
+    layer(torch.randn(8, channels, 4, 4) * 3 + 1)
+    return layer
+
+
+#: What a layer reads is concatenated, and some of it resized; operators that are left.
+JOINED = {
+    "between elements": (
+        joined("bilinear"), [IMAGE, LARGE], [nn.Conv2d(24, 8, 1)], {},
+        ["conv2d", "conv2d", "upsample_bilinear2d", "add"],
+    ),
+    "repeated, with a function": (
+        joined("nearest", torch.relu), [IMAGE, LARGE], [nn.Conv2d(24, 8, 1)], {},
+        ["conv2d", "relu", "conv2d", "upsample_nearest2d", "add"],
+    ),
+    "a batch norm": (
+        joined("bilinear"), [IMAGE, LARGE], [nn.Conv2d(24, 8, 1, bias=False), norm(8), nn.ReLU()],
+        {}, ["conv2d", "conv2d", "upsample_bilinear2d", "add", "relu"],
+    ),
+    "a filter": (
+        joined("nearest"), [IMAGE, LARGE], [nn.Conv2d(24, 8, 3, padding=1)], {},
+        ["conv2d", "conv2d", "pixel_shuffle", "slice", "slice", "add"],
+    ),
+    "four sizes": (
+        lambda net, *xs: net.layers[0](torch.cat(
+            [fn.interpolate(x, size=(12, 18), mode="bilinear") for x in xs], -3)),
+        [(1, 32, 3, 5), (1, 32, 6, 9), LARGE, LARGE], [nn.Conv2d(80, 8, 1)], {},
+        ["upsample_bilinear2d", "upsample_bilinear2d", "cat", "conv2d",
+         *["conv2d", "upsample_bilinear2d", "add"] * 2],
+    ),
+    "rows": (
+        lambda net, x, y: net.layers[0](torch.cat((x.repeat_interleave(2, 1), y), -1)),
+        [ROWS, FLAT], [nn.Linear(64, 32)], {}, None,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", JOINED)
+def test_a_layer_of_parts_reads_each_before_it_is_resized(case):
+    names, count = rewrite(JOINED[case], "order")
+    assert count == 1
+    assert not JOINED[case][4] or names == JOINED[case][4]
+
+
+#: What is more work, or another function.
+APART = {
+    "a function between elements": (
+        joined("bilinear", torch.relu), [IMAGE, LARGE], [nn.Conv2d(24, 8, 1)], {}),
+    "a bound that no sample reaches": (
+        joined("bilinear", lambda x: x.clamp(-1e5, 1e5).flip(3)), [IMAGE, LARGE],
+        [nn.Conv2d(24, 8, 1)], {}),
+    "a filter between elements": (
+        joined("bilinear"), [IMAGE, LARGE], [nn.Conv2d(24, 8, 3, padding=1)], {}),
+    "many results": (joined("nearest"), [(1, 4, 6, 9), LARGE], [nn.Conv2d(12, 64, 1)], {}),
+    "few that are resized": (
+        joined("nearest"), [(1, 4, 6, 9), (1, 64, 12, 18)], [nn.Conv2d(68, 8, 1)], {}),
+    "another axis": (
+        lambda net, x, y: net.layers[0](torch.cat((resize(x), y), 2)), [IMAGE, (1, 16, 4, 18)],
+        [nn.Conv2d(16, 8, 1)], {}),
+    "a second reader": (
+        lambda net, x, y: (lambda z: net.layers[0](torch.cat((z, y), 1)) + z[:, :8])(resize(x)),
+        [IMAGE, LARGE], [nn.Conv2d(24, 8, 1)], {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", APART)
+def test_a_layer_stays_after_a_resizing_that_it_does_not_commute_with(case):
+    assert rewrite(APART[case], "order")[1] == 0
+
+
+class Head(nn.Module):
+    """The end of a network that segments: projections of several sizes, resized and mixed."""
+
+    def __init__(self, width=64):
+        super().__init__()
+        self.rows = nn.ModuleList(nn.Linear(16, width) for _ in range(3))
+        self.mix, self.norm = nn.Conv2d(3 * width, width, 1, bias=False), norm(width)
+
+    def forward(self, *images):
+        parts = []
+        for rows, image in zip(self.rows, images, strict=True):
+            part = rows(image.flatten(2).transpose(1, 2)).transpose(1, 2)
+            part = part.unflatten(2, image.shape[2:])
+            parts.append(fn.interpolate(part, size=images[0].shape[2:], mode="bilinear"))
+        return self.norm(self.mix(torch.cat(parts, 1))).relu()
+
+
+def test_projections_before_a_resizing_take_the_layer_after_it_into_their_weights():
+    module, images = Head().eval(), tuple(torch.randn(1, 16, 24 // n, 16 // n) for n in (1, 2, 4))
+    exported = torch.export.export(module, images)
+    assert REWRITER.apply(exported, ["order"], "xnnpack")["order"] == 1
+    torch.testing.assert_close(exported.module()(*images), module(*images), rtol=1e-4, atol=1e-5)
+    names = [str(node.target) for node in exported.graph.nodes if node.op == "call_function"]
+    assert "aten.conv2d.default" not in names and names.count("aten.linear.default") == 3
+    assert names.count("aten.upsample_bilinear2d.vec") == 2, "the first one has its size already"
+
+
+@pytest.mark.cases
+def test_layers_of_resized_images_are_tried_before_resizing(tmp_path):
+    images = tuple(torch.randn(1, 16, 64 // n, 64 // n) for n in (1, 2, 4))
+    brief = wb.MeasureOptions(toggle="none", processes=3, evidence=False, cold_start=False)
+    module = Head().eval()
+    program = wb.export_model(module, images, root=tmp_path)
+    run = wb.measure(program, options=brief, root=tmp_path)
+    trials = wb.check_findings(run, module, images)
+    (trial,) = (each for each in trials if each.remedy == "order")
+    assert trial.answer == "gains", trial.problem
+    assert trial.sqnr_db > 100 and trial.gain_ms > trial.before_ms / 4
 
 
 #: An index map as a function of numbers, and how many tensors are read to make it.

@@ -1,35 +1,50 @@
 """Linear maps around layers of constant weights, which take them up.
 
 A selection, a shuffle, a product or a sum of channels before or after a layer is a part of its
-weights. A resizing to the nearest element before a filter is a smaller filter before the resizing.
+weights. A layer of single positions is computed before a resizing, and so is a smaller filter
+before a resizing to the nearest element; of what is concatenated, each part by itself.
 """
 
+import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import product, takewhile
+from functools import partial, reduce
+from itertools import chain, product, takewhile
 from typing import Any, NamedTuple
 
 import torch
 from torch.fx import Node
+from torch.nn.utils.fusion import fuse_conv_bn_weights
 
-from workbench.graphs import VIEWS, readers
+from workbench.graphs import PRODUCTS, VIEWS, readers
 from workbench.plugins.remedies.equivalence import (
+    BORDERS,
     MOST_PROVEN,
     Equivalent,
     Finder,
+    Refused,
     arguments_of,
+    call,
     elements,
     evaluate,
     is_float,
     is_pointwise,
     is_static,
+    least_db,
     name_of,
     names_of,
     reshape,
+    sqnr,
     value,
 )
-from workbench.plugins.remedies.linear import MOVED, ChannelMap, count_work, read_map
+from workbench.plugins.remedies.linear import (
+    MOVED,
+    ChannelMap,
+    count_products,
+    count_work,
+    read_map,
+)
 from workbench.plugins.remedies.moves import arrange, map_elements, number
 
 aten: Any = torch.ops.aten
@@ -206,30 +221,240 @@ def _prove(
 
 #: Elements that are repeated to a block's side, at most.
 _MOST_REPEATS = 4
+#: The most of the work that may remain, and channels on which parts are compared first.
+_MOST_KEPT, _FEW = 0.75, 4
+
+
+class _Early(NamedTuple):
+    """A layer of what it reads, or of a part of that, before positions are added to this.
+
+    ``build`` makes it from the values of nodes, ``weights`` and ``repeats`` of the bias, to which
+    an ``offset`` is added. There is no ``text`` where it reads as many positions as before.
+    """
+
+    source: Node
+    nodes: Sequence[Node]
+    text: str
+    work: int
+    weights: torch.Tensor
+    build: Callable[[Mapping[Node, Any], Any, Any], Any]
+    repeats: int = 1
+    offset: torch.Tensor | float = 0.0
 
 
 def find_resized(finder: Finder, last: Node) -> Equivalent | None:
-    """A filter of an image of repeated elements, as a smaller filter before these are repeated.
+    """A layer of a smaller tensor instead of one that is resized or repeated for the layer.
 
-    It computes all elements of a block at once, as channels.
+    Parts that it reads one after the other are computed each by itself, and added.
     """
-    if last.target is not aten.conv2d.default or finder.varying(last) != [last.args[0]]:
+    read = _read_layer(finder, last)
+    if read is None:
         return None
-    strides, _, dilation, _ = [*arguments_of(last).values()][3:]
-    image: Any = last.args[0]
-    if not is_float(last, MOST_PROVEN) or not is_static(last) or image.op != "call_function":
+    layer, weights, bias = read
+    image: Any = layer.args[0]
+    axis = value(image).ndim + _CHANNELS[layer.target]
+    parts, pieces = [image], [weights]
+    joins = image.target is aten.cat.default and (*image.args[1:], 0)[0] % value(image).ndim == axis
+    joins = joins and arguments_of(layer).get("groups", 1) == 1
+    if joins:
+        parts = image.args[0]
+        pieces = [*weights.split([value(part).shape[axis] for part in parts], 1)]
+    found = list(map(partial(_find_early, finder, layer), parts, pieces))
+    early = [each for each in found if each]
+    if not any(each.text for each in early):
         return None
-    if [*strides, *dilation] != [1] * 4 or len(readers(image)) > 1 or value(image).ndim != 4:
+    others = [place for place, each in enumerate(found) if each is None]
+
+    def read_others(given: Mapping[Node, Any], weights: Any, bias: Any) -> Any:
+        rest = [given[parts[place]] for place in others]
+        x = aten.cat.default(rest, axis) if len(rest) > 1 else rest[0]
+        return layer.target(x, weights, bias, *layer.args[3:])  # type: ignore[operator]
+
+    terms = [(each.build, each.weights, each.repeats) for each in early]
+    if others:
+        whole = torch.cat([pieces[place] for place in others], 1)
+        terms.insert(0, (read_others, whole, 1))
+    inside = dict.fromkeys(node for each in early for node in each.nodes)
+    before = _count_layer(layer, weights) + sum(map(count_products, inside))
+    before += MOVED * sum(elements(each.nodes[-1]) for each in early)
+    before += MOVED * elements(image) * joins
+    after = sum(each.work for each in early)
+    after += sum(_count_layer(layer, pieces[place]) for place in others)
+    after += MOVED * sum(elements(parts[place]) for place in others) * (len(others) > 1)
+    after += MOVED * elements(layer) * (len(terms) - 1)
+    if after > _MOST_KEPT * before:
         return None
-    for source, nodes in finder.parts(image, most=_MOST_BETWEEN):
-        is_smaller = is_static(source) and elements(source) < elements(image)
-        if not is_float(source) or not is_smaller or value(source).ndim != 4:
+    kept = (node for node in inside if node.target not in PRODUCTS)
+    constants = (x for node in kept for x in node.all_input_nodes if x in finder.constants)
+    read_by = [parts[place] for place in others] + [each.source for each in early]
+    sources = tuple(dict.fromkeys([*read_by, *constants]))
+
+    def build(*tensors: Any) -> Any:
+        given = dict(zip(sources, tensors, strict=False))
+        bias, *weights = tensors[len(sources) :]
+        biases = [bias, *[None] * (len(terms) - 1)]
+        made = (term[0](given, *each) for term, *each in zip(terms, weights, biases, strict=True))
+        return reduce(aten.add.Tensor, made)
+
+    text = next(each.text for each in early if each.text)
+    if joins:
+        text += f", and the sum of {len(terms)} results instead of a concatenation"
+    nodes = tuple(sorted({*inside, *[image] * joins, layer, last}, key=finder.place.__getitem__))
+    for each in early:
+        bias = bias + each.offset
+    tensors = (bias.repeat_interleave(terms[0][2]), *(term[1].contiguous() for term in terms))
+    share = after / before
+    return Equivalent("order", text, nodes, last, sources, build, share, constants=tensors)
+
+
+def _count_layer(layer: Node, weights: torch.Tensor) -> int:
+    """The multiplications of a layer with some of its weights."""
+    return elements(layer) * weights[0].numel()
+
+
+def _read_layer(finder: Finder, last: Node) -> tuple[Node, torch.Tensor, torch.Tensor] | None:
+    """A layer of constant weights with these and a bias; also with a batch norm after it."""
+    layer: Any = last
+    if last.target is aten.batch_norm.default and not arguments_of(last)["training"]:
+        layer = last.args[0]
+    if layer.target not in _CHANNELS or layer.kwargs or not is_static(layer):
+        return None
+    if layer is not last and (layer.target is aten.linear.default or len(readers(layer)) > 1):
+        return None
+    image = layer.args[0]
+    if finder.varying(layer) != [image] or image.op != "call_function" or len(readers(image)) > 1:
+        return None
+    weights, bias = _weights_of(finder, layer)
+    if layer is not last:
+        _, scale, offset, mean, variance, _, _, eps, _ = (
+            finder.constants.get(each, each) for each in arguments_of(last).values()
+        )
+        fused = fuse_conv_bn_weights(weights, bias, mean, variance, eps, scale, offset)
+        weights, bias = (each.detach() for each in fused)
+    return layer, weights, bias
+
+
+def _find_early(finder: Finder, layer: Node, part: Node, weights: torch.Tensor) -> _Early | None:
+    """A layer of what a part of its input is made of, if that is less work."""
+    if part.op != "call_function" or len(readers(part)) > 1 or part.target in BORDERS:
+        return None
+    axis = value(part).ndim + _CHANNELS[layer.target]
+    is_local = math.prod(weights.shape[2:]) == 1
+    best, least = None, _count_layer(layer, weights) + MOVED * elements(part)
+    for source, nodes in chain([(part, [])], finder.parts(part, most=_MOST_BETWEEN)):
+        is_small = is_float(source, MOST_PROVEN) and elements(source) <= elements(part)
+        alike = is_small and value(source).ndim == value(part).ndim
+        if not alike or value(source).shape[axis] != value(part).shape[axis]:
             continue
-        ids = map_elements(finder, nodes, [source])
-        blocks = None if ids is None else _read_blocks(ids, value(source).shape, last)
-        if ids is None or blocks is not None:
-            return None if blocks is None else _shrink(finder, nodes, source, last, blocks)
+        move = _move_before if is_local else _shrink
+        with contextlib.suppress(Refused):
+            each = move(finder, layer, nodes, source, weights)
+            if each and each.work + MOVED * elements(layer) < least:
+                best, least = each, each.work + MOVED * elements(layer)
+    return best
+
+
+def _move_before(
+    finder: Finder, layer: Node, nodes: list[Node], source: Node, weights: torch.Tensor
+) -> _Early | None:
+    """A layer that reads single positions, before these are added.
+
+    So are the functions of single numbers that are between.
+    """
+    tail = [*takewhile(lambda x: is_pointwise(x) and len(finder.varying(x)) == 1, nodes[::-1])]
+    tail, head = tail[::-1], nodes[: len(nodes) - len(tail)]
+    if nodes and not head:
+        return None
+    middle = head[-1] if head else source
+    if head and elements(source) == elements(middle):
+        x = finder.sample(source)
+        same = torch.equal(_walk(head, finder.constants, source, x), x)
+        head = [] if same else head
+
+    def build(given: Mapping[Node, Any], weights: Any, bias: Any) -> Any:
+        x = _walk(tail, given, middle, given[source])
+        x = call(layer.target, x, weights, bias, *layer.args[3:])  # type: ignore[arg-type]
+        return _walk(head, given, source, x)
+
+    axis = value(source).ndim + _CHANNELS[layer.target]
+    work = elements(source) // value(source).shape[axis] * weights.numel()
+    work += MOVED * elements(layer) * bool(head)
+    adds = nodes and elements(source) < elements(nodes[-1])
+    text = f"{name_of(layer)} before {names_of(head)}, which adds positions" if adds else ""
+    each = _Early(source, nodes, text, work, weights, build)
+    for most in (_FEW, None):  # some operators take only the channels that they have
+        with contextlib.suppress(Refused):
+            small = weights[:most, :most]
+            if not _is_shown(finder, layer, each, small, small):
+                return None
+            merged = each if tail else _merge(finder, layer, each, head)
+            return merged if merged.nodes else None
     return None
+
+
+def _merge(finder: Finder, layer: Node, each: _Early, head: list[Node]) -> _Early:
+    """The same with the linear layer that makes the tensor in its weights, if that is less work."""
+    parts = finder.parts(each.source, most=_MOST_BETWEEN)
+    rows, nodes = next(
+        (part for part in parts if part[0].target is aten.linear.default), (None, [])
+    )
+    alone = rows and len(readers(rows)) == len(readers(each.source)) == 1
+    if not rows or not alone or finder.varying(rows) != [rows.args[0]] or value(rows).ndim < 3:
+        return each
+    axes = [*range(value(rows).ndim)]
+    axes = axes if layer.target is aten.linear.default else [0, axes[-1], *axes[1:-1]]
+    shape, ids = [*value(each.source).shape], map_elements(finder, nodes, [rows])
+    turned = number([value(rows).shape])[0].permute(axes).flatten()
+    given, bias = _weights_of(finder, rows)
+    matrix = each.weights.flatten(1)
+    merged, positions = matrix @ given, elements(rows) // len(given)
+    more = positions * (merged.numel() - matrix.numel())
+    if ids is None or not torch.equal(ids.flatten(), turned) or more >= positions * given.numel():
+        return each
+    source: Any = rows.args[0]
+    shape[_CHANNELS[layer.target]] = len(merged)
+
+    def build(given: Mapping[Node, Any], weights: Any, bias: Any) -> Any:
+        x = aten.linear.default(given[source], weights, bias)
+        x = x if axes == sorted(axes) else aten.permute.default(x, axes)
+        return _walk(head, given, each.source, reshape(x, shape))
+
+    text = f"{each.text}, with the linear before it in its weights" if each.text else ""
+    return _Early(
+        source, [rows, *nodes, *each.nodes], text, each.work + more, merged, build,
+        offset=matrix @ bias,
+    )  # fmt: skip
+
+
+def _walk(nodes: Sequence[Node], given: Mapping[Node, Any], source: Node, x: Any) -> Any:
+    """What some operators make of a tensor."""
+    values = {**given, source: x}
+    for node in nodes:
+        values[node] = x = evaluate(node, values)
+    return x
+
+
+def _is_shown(
+    finder: Finder, layer: Node, each: _Early, weights: torch.Tensor, early: torch.Tensor
+) -> bool:
+    """Whether a layer with some weights computes the same before, with others, as after."""
+    axis = _CHANNELS[layer.target]
+    shape = [*value(each.source).shape]
+    shape[axis] = weights.shape[1] * arguments_of(layer).get("groups", 1)
+    finder.tries -= elements(layer) // value(layer).shape[axis] * sum(weights.shape[:2])
+    if finder.tries < 0:
+        return False
+    sample = finder.sample(each.source, (*shape,))
+    bias = torch.linspace(0.5, 1.5, len(weights)).to(sample.dtype)
+    for factor in (1.0, torch.finfo(sample.dtype).max ** 0.4):  # on which bounds act
+        x = sample * factor
+        given = {**finder.constants, each.source: x}
+        result = each.build(given, early, bias.repeat_interleave(each.repeats))
+        read = _walk(each.nodes, given, each.source, x)
+        expected = call(layer.target, read, weights, bias, *layer.args[3:])  # type: ignore[arg-type]
+        if sqnr(result, expected) < least_db(x):
+            return False
+    return True
 
 
 class _Blocks(NamedTuple):
@@ -265,11 +490,18 @@ def _read_blocks(ids: torch.Tensor, shape: Sequence[int], last: Node) -> _Blocks
 
 
 def _shrink(
-    finder: Finder, nodes: list[Node], source: Node, last: Node, blocks: _Blocks
-) -> Equivalent | None:
+    finder: Finder, layer: Node, nodes: list[Node], source: Node, weights: torch.Tensor
+) -> _Early | None:
     """A smaller filter of a smaller image, whose channels are the elements of blocks."""
-    weights, bias = _weights_of(finder, last)
-    side, shape, result = blocks.side, list(value(source).shape), value(last).shape
+    given = arguments_of(layer)
+    is_plain = layer.target is aten.conv2d.default and value(source).ndim == 4
+    if not nodes or not is_plain or [*given["stride"], *given["dilation"]] != [1] * 4:
+        return None
+    ids = map_elements(finder, nodes, [source])
+    blocks = None if ids is None else _read_blocks(ids, value(source).shape, layer)
+    if blocks is None:
+        return None
+    side, shape, result = blocks.side, list(value(source).shape), value(layer).shape
     tall, wide = ((side + size - 2) // side + 1 for size in weights.shape[2:])
     small = weights.new_zeros(len(weights), side, side, weights.shape[1], tall, wide)
     for down, right, row, column in product(
@@ -287,9 +519,8 @@ def _shrink(
         first + size <= side * count
         for first, size, count in zip(blocks.firsts, result[2:], sizes, strict=True)
     )
-    before = elements(last) * weights[0].numel()
-    after = math.prod(sizes) * shape[0] * len(weights) * side**2 * small[0, 0, 0].numel()
-    if not all(reached) or after + 2 * MOVED * elements(last) > before:
+    work = math.prod(sizes) * shape[0] * small.numel() + 2 * MOVED * elements(layer)
+    if not all(reached) or elements(nodes[-1]) > MOST_PROVEN:
         return None
     ids = number([shape])[0]
     for axis, line in enumerate(lines, 2):
@@ -297,18 +528,16 @@ def _shrink(
     move = arrange(ids, [shape])
     if move is None:
         return None
-    groups = arguments_of(last)["groups"]
+    groups = given["groups"]
 
-    def build(x: Any, weights: Any, bias: Any) -> Any:
-        x = aten.conv2d.default(move.build({0: x}), weights, bias, [1, 1], padding, [1, 1], groups)
+    def build(given: Mapping[Node, Any], weights: Any, bias: Any) -> Any:
+        x = move.build({0: given[source]})
+        x = aten.conv2d.default(x, weights, bias, [1, 1], padding, [1, 1], groups)
         x = aten.pixel_shuffle.default(x, side)
         for axis, first, size in zip((2, 3), blocks.firsts, result[2:], strict=True):
             x = aten.slice.Tensor(x, axis, first, first + size)
         return x
 
     text = f"a convolution of {tall} x {wide} before the {names_of(nodes)} instead of one after it"
-    constants = (small.flatten(0, 2), bias.repeat_interleave(side**2))
-    return finder.prove(Equivalent(
-        "order", text, (*nodes, last), last, (source,), build, after / before,
-        constants=constants, about=(last,),
-    ))  # fmt: skip
+    each = _Early(source, nodes, text, work, small.flatten(0, 2), build, side**2)
+    return each if _is_shown(finder, layer, each, weights, each.weights) else None

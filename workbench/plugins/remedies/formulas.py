@@ -231,63 +231,47 @@ _CUTS = {aten.select.int, aten.slice.Tensor}
 
 
 def find_order(finder: Finder, last: Node) -> Equivalent | None:
-    """Layers where there are fewer positions: after these are dropped, or before they are added."""
+    """Layers after positions are dropped, where there are fewer of these, instead of before."""
     if not is_pure(last) or not is_float(last) or not is_static(last):
+        return None
+    if last.target in PRODUCTS or len(finder.varying(last)) != 1:
         return None
     best = None
     for source, nodes in finder.parts(last, borders=(), most=_MOST_MOVED):
-        moved = nodes[0] if last.target in PRODUCTS else last
-        if is_float(source) and _may_move(finder, source, nodes, moved):
+        if is_float(source) and _may_drop(finder, source, nodes):
             with contextlib.suppress(Refused):  # an operator may fix the number of positions
-                part = _move(finder, source, nodes, moved)
-                if part and moved is not last:
-                    return part
-                best = part or best
+                best = _drop_before(finder, source, nodes) or best
     return best
 
 
-def _may_move(finder: Finder, source: Node, nodes: list[Node], moved: Node) -> bool:
-    """Whether a part has layers that are less work once its first or last operator is moved."""
-    operands, layers = finder.varying(moved), [node for node in nodes if node.target in PRODUCTS]
-    if not layers or moved in layers or len(operands) != 1 or not is_float(operands[0]):
+def _may_drop(finder: Finder, source: Node, nodes: list[Node]) -> bool:
+    """Whether a part has layers that are less work once its last operator is the first one."""
+    last, (operand,) = nodes[-1], finder.varying(nodes[-1])
+    layers = [node for node in nodes if node.target in PRODUCTS]
+    if not layers or elements(last) > _MOST_KEPT * elements(operand):
         return False
-    operand, drops = operands[0], moved is nodes[-1]
-    if drops != (elements(moved) < elements(operand)) or _count_kept(moved, operand) > _MOST_KEPT:
-        return False
-    if moved.target in _CUTS:
-        axis, *_ = _read_cut(moved)
+    if last.target in _CUTS:
+        axis, *_ = _read_cut(last)
         return value(source).shape[axis : axis + 1] == value(operand).shape[axis : axis + 1]
-    if not all(_is_pointwise(finder, node) for node in nodes):
-        return False
-    return layers[0] is nodes[0] if drops else elements(nodes[-1]) <= 2 * elements(moved)
+    return layers[0] is nodes[0] and all(_is_pointwise(finder, node) for node in nodes)
 
 
-def _count_kept(moved: Node, operand: Node) -> float:
-    """The part of the positions that is left once some are dropped, or before some are added."""
-    counts = elements(moved), elements(operand)
-    return min(counts) / max(counts)
-
-
-def _move(finder: Finder, source: Node, nodes: list[Node], moved: Node) -> Equivalent | None:
-    """The operators of a part with the last one before the others, or the first one after them."""
-    others, drops = [node for node in nodes if node is not moved], moved is nodes[-1]
-    (operand,) = finder.varying(moved)
+def _drop_before(finder: Finder, source: Node, nodes: list[Node]) -> Equivalent | None:
+    """The operators of a part with the last one, which drops positions, before the others."""
+    *others, last = nodes
+    (operand,) = finder.varying(last)
     inputs = dict.fromkeys(each for node in nodes for each in node.all_input_nodes)
     constants = tuple(node for node in inputs if node in finder.constants)
 
-    def apply(x: Any, values: dict[Node, Any]) -> Any:
-        if moved.target in _CUTS:  # with all axes, and of any number of them
-            return aten.slice.Tensor(x, *_read_cut(moved))
-        return evaluate(moved, values | {operand: x})
-
     def build(x: Any, *given: Any) -> Any:
         values = dict(zip(constants, given, strict=True))
-        x = apply(x, values) if drops else x
-        values |= {source: x, moved: x}
+        if last.target in _CUTS:  # with all axes, and of any number of them
+            values[source] = aten.slice.Tensor(x, *_read_cut(last))
+        else:
+            values[source] = evaluate(last, values | {operand: x})
         for node in others:
             values[node] = evaluate(node, values)
-        result = values[others[-1]]
-        return reshape(result if drops else apply(result, values), value(nodes[-1]).shape)
+        return reshape(values[others[-1]], value(last).shape)
 
     x = finder.sample(source)
     result = build(x, *map(finder.constants.__getitem__, constants))
@@ -295,12 +279,11 @@ def _move(finder: Finder, source: Node, nodes: list[Node], moved: Node) -> Equiv
     if sqnr_db < least_db(x):
         return None
     layer = next(name_of(node) for node in others if node.target in PRODUCTS)
-    place, verb = ("after", "drops") if drops else ("before", "adds")
-    text = f"{layer} {place} {name_of(moved)}, which {verb} positions"
-    about = () if moved.target in _CUTS else tuple(others)
+    text = f"{layer} after {name_of(last)}, which drops positions"
+    about = () if last.target in _CUTS else tuple(others)
     return Equivalent(
-        "order", text, tuple(nodes), nodes[-1], (source, *constants), build,
-        _count_kept(moved, operand), sqnr_db, about=about,
+        "order", text, tuple(nodes), last, (source, *constants), build,
+        elements(last) / elements(operand), sqnr_db, about=about,
     )  # fmt: skip
 
 
