@@ -85,15 +85,10 @@ assert findings.loc["width", "high_ms"] > 0
     ),
     "target": Addition(
         {
-            "run/targets/__init__.py": (
-                ('"ssh:HOST")\n', '"ssh:HOST", "shell")\n'),
-                ('    if kind == "ssh":', '''    if kind == "shell":
-        from workbench.run.targets.shell import Shell
-
-        return Shell()
-    if kind == "ssh":'''),
+            "plugins/targets/__init__.py": (
+                ('        "ssh:HOST"',
+                 '        "shell": f"{_HERE}.shell:Shell",\n        "ssh:HOST"'),
             ),
-            "options.py": (("or ssh:HOST.", "ssh:HOST or shell."),),
         },
         """
 import pathlib
@@ -104,24 +99,23 @@ assert target.sh(f"cat {target.push(pathlib.Path('sent'))}") == b"sent"
 assert target.is_alive() and target.platform.startswith("linux")
 """,
         {
-            "run/targets/shell.py": '''"""A shell on this machine."""
+            "plugins/targets/shell.py": '''"""A shell on this machine."""
 
 import tempfile
 
-from workbench.run.targets.host import platform_name
-from workbench.run.targets.remote import Remote
+from workbench.plugins.targets.remote import Remote
 
 
 class Shell(Remote):
     """All files and commands go through ``sh``."""
 
-    def __init__(self) -> None:
+    def __init__(self, rest: str, power: str) -> None:
         super().__init__("shell", tempfile.mkdtemp(prefix="wb-"))
 
     @property
     def platform(self) -> str:
         """The platform's name."""
-        return platform_name("linux", self.machine)
+        return self.name_platform("linux", self.machine)
 
     def shell(self, script: str) -> list[str]:
         """The command that runs a shell script."""

@@ -191,7 +191,7 @@ def short_cells(monkeypatch):
 @pytest.fixture
 def short_waits(monkeypatch):
     """Do not wait long for machines that do not answer."""
-    from workbench.run.targets import android, remote
+    from workbench.plugins.targets import android, remote
 
     monkeypatch.setattr(android, "TIMEOUT_S", 0.2)
     monkeypatch.setitem(remote.Remote.sh.__kwdefaults__, "timeout_s", 3.0)

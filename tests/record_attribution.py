@@ -18,7 +18,7 @@ from layer_models import PROGRAMS, export_layers
 from layer_truth import Record, probe_command, read_plans, true_modules, true_nodes
 
 from workbench.analysis.ledger import build_ledger
-from workbench.records.codec import from_json
+from workbench.records.codec import parse_json, structure
 from workbench.records.layers import Layers
 from workbench.trace.etdump import read_etdump
 
@@ -63,7 +63,10 @@ def record(name, cpu, folder, command):
     subprocess.run(command, check=True, capture_output=True)
     text = (folder / f"{name}.layers.json").read_text()
     (GOLDEN / f"{name}.layers.json.gz").write_bytes(gzip.compress(text.encode(), mtime=0))
-    layers, ledger = from_json(Layers, text, name), build_ledger(read_etdump(etdump))
+    layers, ledger = (
+        structure(Layers, parse_json(text, name), name),
+        build_ledger(read_etdump(etdump)),
+    )
     pte, plans = (folder / f"{name}.pte").read_bytes(), read_plans(plan.read_text())
     nodes = true_nodes(pte, layers, plans, ledger)
     return true_modules(layers, nodes, Record(folder / f"{name}.etrecord"), ledger)

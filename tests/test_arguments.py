@@ -1,6 +1,7 @@
 """Wrong arguments are refused before anything is imported that takes seconds."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -38,6 +39,10 @@ WRONG = {
     "findings nothing": "nothing: no such file or folder",
     f"findings {RUN} --experiment nosuch": "unknown experiment 'nosuch'",
     f"findings {RUN} --baseline nosuch": "--baseline: unknown experiment 'nosuch'",
+    f"findings {RUN} --threads 9": "9",
+    "findings analysed --check nosuch": "unknown finding 'nosuch'",
+    "findings analysed --apply nosuch": "unknown finding 'nosuch'",
+    f"findings {RUN} --check all --model nosuch": "unknown model 'nosuch'",
     "compare nothing": "nothing: no such file or folder",
     f"compare {RUN}:nosuch {RUN}": "unknown experiment 'nosuch'",
     f"compare {RUN} --across nosuch": "--across: unknown axis 'nosuch'",
@@ -46,11 +51,14 @@ WRONG = {
     "report nothing": "nothing: no such file or folder",
     f"report {RUN} --notebook none.ipynb": "none.ipynb: no such file or folder",
     "analyze nothing": "nothing: no such file or folder",
+    f"report {RUN} --baseline nosuch": "--baseline: unknown experiment 'nosuch'",
+    f"analyze {RUN} --baseline nosuch": "--baseline: unknown experiment 'nosuch'",
     f"analyze {RUN} --categories nosuch": "unknown categories 'nosuch'",
     f"analyze {RUN} --etrecord none.bin": "none.bin: no such file or folder",
     # Of plug-ins, which may be gone.
     "run nope.json": "nope.json: no such file",
     "batch nothing.yaml": "nothing.yaml: no such file or folder",
+    "history --figure it.gif": "unknown format 'gif'",
     "history nothing": "nothing: no such file or folder",
     "report .": ".: holds no manifest.json and no ETDump: not a run folder",
     "analyze .": "not a run folder",
@@ -70,7 +78,7 @@ for line in json.loads(sys.argv[1]):
         with contextlib.redirect_stderr(said):
             main(shlex.split(line))
     except SystemExit as end:
-        heavy = {"pandas", "torch", "matplotlib", "IPython"} & {*sys.modules}
+        heavy = {"pandas", "scipy", "torch", "matplotlib", "IPython"} & {*sys.modules}
         answers[line] = [end.code, said.getvalue(), sorted(heavy)]
 print(json.dumps(answers))
 """
@@ -88,6 +96,11 @@ def has_command(line):
 
 def test_wrong_arguments_are_refused_before_pandas_and_torch_are_imported(tmp_path):
     lines = list(filter(has_command, WRONG))
+    analysed = tmp_path / "analysed"
+    analysed.mkdir()
+    shutil.copy(f"{RUN}/manifest.json", analysed)
+    summary = {"schema_version": 3, "findings": [{"id": "int8-10f8d3", "remedy": "int8"}]}
+    (analysed / "analysis_summary.json").write_text(json.dumps(summary))
     words = [sys.executable, "-c", PROGRAM, json.dumps(lines)]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -22,11 +22,12 @@ from synthetic import synthetic_ledger
 from workbench.analysis.attribution import CONFIDENCES, attribute_layers
 from workbench.analysis.ledger import build_ledger
 from workbench.export.layers import outline_pte
-from workbench.records.codec import from_json
+from workbench.records.codec import parse_json, structure
 from workbench.records.layers import Layers
 from workbench.run.build import find_compiler, installed_compiler
 from workbench.run.isa import read_isa
 from workbench.run.runner import find_runner
+from workbench.store import load_record
 from workbench.trace.etdump import read_etdump
 
 RUNS = 20
@@ -93,7 +94,7 @@ def trace(program, tmp_path_factory):
                 session.etdump(etdump)
             text = (folder / f"{name}.layers.json").read_text()
             ledger = build_ledger(read_etdump(etdump))
-            known[name, level] = ledger, from_json(Layers, text, name)
+            known[name, level] = ledger, structure(Layers, parse_json(text, name), name)
         return known[name, level]
 
     return run
@@ -118,7 +119,7 @@ def truth(program, tmp_path_factory):
         command += ["--isa", least if level == "least" else level, "--etdump_path", str(etdump)]
         environment = {**os.environ, "LD_PRELOAD": str(probe), "XNN_PLAN": str(plan)}
         subprocess.run(command, env=environment, check=True, capture_output=True)
-        layers = from_json(Layers, Path(f"{stem}.layers.json").read_text(), name)
+        layers = load_record(Layers, Path(f"{stem}.layers.json"))
         ledger, plans = build_ledger(read_etdump(etdump)), read_plans(plan.read_text())
         nodes = true_nodes(Path(f"{stem}.pte").read_bytes(), layers, plans, ledger)
         return nodes, true_modules(layers, nodes, Record(f"{stem}.etrecord"), ledger)
@@ -250,7 +251,7 @@ def read(trace):
     """The ledger of a trace and the attribution of its rows, by key."""
     ledger = build_ledger(read_etdump(GOLDEN / f"{trace}.etdump"))
     packed = GOLDEN / f"{trace.partition('.')[0]}.layers.json.gz"
-    layers = from_json(Layers, gzip.decompress(packed.read_bytes()), packed)
+    layers = structure(Layers, parse_json(gzip.decompress(packed.read_bytes()), packed), packed)
     return ledger, attribute_layers(ledger, layers).set_index("key")
 
 

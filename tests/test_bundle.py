@@ -6,10 +6,12 @@ from importlib import metadata
 
 import pytest
 from devices import Tools
+from needed import needs
 from packages import write_packages
 
 import workbench as wb
 
+pytestmark = needs("targets")
 VERSION = metadata.version("executorch")
 
 

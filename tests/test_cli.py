@@ -16,7 +16,7 @@ SIDE = str(wb.sample_run("toy_cnn"))
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["export", "mobilnet_v3_small"], "did you mean 'mobilenet_v3_small'?"),
+        (["export", "toy_cmn"], "did you mean 'toy_cnn'?"),
         (
             ["export", "toy_cnn", "--dtype", "fp8"],
             "valid: 8da4c, 8da4w, bf16, fp16, fp16w, fp32, int8, int8dyn",

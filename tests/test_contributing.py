@@ -11,8 +11,11 @@ from pathlib import Path
 import house
 import pytest
 from additions import ADDITIONS
+from needed import needs
 
 ROOT = Path(__file__).resolve().parents[1]
+#: A target is part of a plug-in.
+MARKS = {"target": [needs("targets")]}
 PAGE = ROOT / "CONTRIBUTING.md"
 TEXT = PAGE.read_text()
 
@@ -49,7 +52,7 @@ def run(copy, code):
     return subprocess.run(line, cwd=copy, env=environment, capture_output=True, text=True)
 
 
-@pytest.mark.parametrize("name", ADDITIONS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=MARKS.get(n, [])) for n in ADDITIONS])
 def test_an_addition_takes_the_files_and_lines_that_the_page_states(copy, name):
     addition = ADDITIONS[name]
     lines = apply(addition, copy / "workbench")
@@ -60,7 +63,13 @@ def test_an_addition_takes_the_files_and_lines_that_the_page_states(copy, name):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=pytest.mark.whole if name == "rule" else pytest.mark.cases)
+        pytest.param(
+            name,
+            marks=[
+                pytest.mark.whole if name == "rule" else pytest.mark.cases,
+                *MARKS.get(name, []),
+            ],
+        )
         for name in ADDITIONS
     ],
 )

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from exporting import make_model, problem, run_program, saved_inputs, slow
+from needed import needs
 from torch import nn
 
 import workbench as wb
@@ -156,6 +157,7 @@ def test_the_sidecar_knows_the_layer_of_every_operator(toy, dtype):
 
 
 @pytest.mark.cases
+@needs("zoo", "remedies")
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_mobilenet_computes_what_the_model_does(dtype, tmp_path):
     model = wb.load_model("mobilenet_v3_small")

@@ -8,10 +8,11 @@ from dataclasses import replace
 import pytest
 from exported_runs import make_model, measure_briefly
 from findings_table import tabulate
+from needed import needs
 
 import workbench as wb
 
-pytestmark = [pytest.mark.campaign, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.campaign, pytest.mark.timeout(900), needs("zoo")]
 
 
 def findings_of(model, root, **options):

@@ -50,7 +50,7 @@ def test_a_model_can_be_registered_and_replaced():
         size = 3
 
     names = wb.list_models()
-    assert {"tiny", "toy_cnn", "mobilenet_v3_small"} <= set(names) and names == sorted(names)
+    assert {"tiny", "toy_cnn"} <= set(names) and names == sorted(names)
     assert wb.load_model("tiny").module.out_features == 2
     assert wb.register_model("tiny", Wider) is Wider
     loaded = wb.load_model("tiny")
@@ -72,12 +72,9 @@ def test_the_name_of_a_builtin_model_is_locked():
 # Models of the workbench
 
 
-@pytest.mark.parametrize(
-    "name", ["toy_cnn", pytest.param("mobilenet_v3_small", marks=pytest.mark.cases)]
-)
-def test_loading_is_repeatable_and_leaves_the_random_numbers_alone(name):
+def test_loading_is_repeatable_and_leaves_the_random_numbers_alone():
     before = torch.get_rng_state()
-    first, second = wb.load_model(name), wb.load_model(name)
+    first, second = wb.load_model("toy_cnn"), wb.load_model("toy_cnn")
     assert torch.equal(torch.get_rng_state(), before)
     assert torch.equal(first.example_inputs[0], second.example_inputs[0])
     for a, b in zip(first.module.parameters(), second.module.parameters(), strict=True):

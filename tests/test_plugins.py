@@ -274,7 +274,7 @@ def test_the_core_needs_no_plug_in():
         "import sys, warnings; sys.modules['workbench.plugins'] = None; import workbench as wb;"
         "warnings.simplefilter('ignore'); from workbench import cli, live, magics;"
         "run = wb.open_run(wb.sample_run()); print(len(run.findings) > 0);"
-        "wb.explore(run); wb.show(run); wb.show(run, 'findings', 'quality', 'sme2')"
+        "wb.explore(run); wb.show(run); wb.show(run, 'findings', 'quality')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.split()[0] == "True", done.stderr

@@ -13,7 +13,7 @@ Models and machine
     examine_machine, find_runner, read_isa, WorkbenchError
 
 Traces
-    read_etdump, build_ledger, export_trace
+    read_etdump, build_ledger
 
 Figures, tables and widgets
     show, explore, pick, pick_measurements, pick_run, plot_categories,

@@ -5,7 +5,6 @@ from .analysis.exports import read_exports
 from .analysis.ledger import build_ledger
 from .analysis.open import open_run
 from .analysis.run import Comparison, Measurement, Run
-from .convert import export_trace
 from .datasets import sample_file, sample_run
 from .errors import WorkbenchError
 from .explorer.page import explore
@@ -35,7 +34,7 @@ __all__ = [
     "Comparison", "EagerModelBase", "ExportOptions", "LiveRun", "MeasureOptions", "Measurement",
     "Program", "Run", "WorkbenchError", "build_ledger",
     "combine_runs", "compare", "examine_machine", "explore", "export_model",
-    "export_trace", "find_runner", "list_models", "load_ipython_extension", "load_model",
+    "find_runner", "list_models", "load_ipython_extension", "load_model",
     "make_report", "measure", "measure_roof", "open_program", "open_run", "pick",
     "pick_measurements", "pick_run", "plot_categories", "plot_iterations",
     "plot_latencies", "plot_roofline", "plot_shift",

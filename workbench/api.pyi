@@ -1,5 +1,6 @@
 from .analysis.findings.finding import Finding, Gain
 from .analysis.findings.rules import Rule
+from .analysis.operators import label_operators, tabulate_spans
 from .analysis.speedup import Speedup
 from .analysis.statistics import half_width
 from .cli.checks import check_request
@@ -20,16 +21,17 @@ from .records.exports import Rewrite
 from .records.trials import Trial
 from .remedies import Remedies, Remedy
 from .run.sides import Graph, Settings, Side
-from .store import atomic_write, load_record, read_json, safe_name
-from .trace.writers import to_csv
-from .wording import format_ms, format_ratio, format_size, plural
+from .store import atomic_write, load_record, safe_name
+from .trace.writers import to_csv, write_csvs
+from .wording import format_ratio, format_size, plural
 
 __all__ = [
     "EXISTING", "SCHEMA_VERSION", "WRONG", "Attribute", "Chart", "Document", "Finding", "Frame",
     "Gain", "Graph", "Ink", "Options", "Output", "Part", "Plugin", "Progress", "Remedies",
     "Remedy", "Rewrite", "Rewriter", "Rule", "RunnerError", "Section", "Settings", "Side",
-    "Speedup", "Table", "Trial", "UsageError", "View", "atomic_write", "check_request", "command",
-    "draws", "format_ms", "format_ratio", "format_size", "half_width", "load_record", "option",
-    "options_of", "plural", "read_json", "safe_name", "show_note", "show_progress", "show_table",
-    "silent", "structure", "to_csv", "to_json", "to_plain", "unknown_name",
+    "Speedup", "Table", "Trial", "UsageError", "View", "atomic_write", "check_request",
+    "command", "draws", "format_ratio", "format_size", "half_width", "label_operators",
+    "load_record", "option", "options_of", "plural", "safe_name", "show_note", "show_progress",
+    "show_table", "silent", "structure", "tabulate_spans", "to_csv", "to_json", "to_plain",
+    "unknown_name", "write_csvs",
 ]  # fmt: skip

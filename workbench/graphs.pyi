@@ -1,3 +1,4 @@
+from .analysis.attribution import predict_calls
 from .analysis.exports import find_run_model
 from .analysis.findings.finding import Change
 from .analysis.trials import keep_trial
@@ -5,6 +6,7 @@ from .export.constants import add_constant, fake_mode_of
 from .export.dependence import Dependence
 from .export.edit import Replacement
 from .export.identity import hash_code, versions
+from .export.layers import resize
 from .export.lower import lower_model
 from .export.lowered import Lowered
 from .export.part import Parts
@@ -37,17 +39,17 @@ from .upstream import (
     find_schema,
     fold_constants,
     operator_label,
-    tree_flatten,
     tree_leaves,
-    tree_unflatten,
+    tree_map,
 )
 
 __all__ = [
-    "PRECISIONS", "PRODUCTS", "SPLIT", "TOGETHER", "VIEWS", "Change", "Dependence", "LoadedModel",
-    "Lowered", "Parts", "Replacement", "TracedModel", "add_constant", "drop_unused",
-    "fake_mode_of", "find_eager_function", "find_root", "find_run_model", "find_schema",
-    "fold_constants", "function_of", "hash_code", "is_overwritten", "is_pure", "keep_trial",
-    "list_aliases", "locate_inputs", "lock_device", "lower_model", "mark_overwritten",
-    "operator_label", "overwrites", "read_options", "read_output", "readers", "reason", "silence",
-    "split_model", "trace_model", "tree_flatten", "tree_leaves", "tree_unflatten", "versions",
+    "PRECISIONS", "PRODUCTS", "SPLIT", "TOGETHER", "VIEWS", "Change", "Dependence",
+    "LoadedModel", "Lowered", "Parts", "Replacement", "TracedModel", "add_constant",
+    "drop_unused", "fake_mode_of", "find_eager_function", "find_root", "find_run_model",
+    "find_schema", "fold_constants", "function_of", "hash_code", "is_overwritten", "is_pure",
+    "keep_trial", "list_aliases", "locate_inputs", "lock_device", "lower_model",
+    "mark_overwritten", "operator_label", "overwrites", "predict_calls", "read_options",
+    "read_output", "readers", "reason", "resize", "silence", "split_model", "trace_model",
+    "tree_leaves", "tree_map", "versions",
 ]  # fmt: skip

@@ -1,6 +1,7 @@
 from .analysis.findings.commands import write_command
 from .analysis.findings.text import abridge_gain
 from .cli.options import with_limits
+from .errors import TargetError
 from .export.accuracy import compare_samples
 from .export.artifact import apply_recipe
 from .export.lower import measure_layer_noise
@@ -8,28 +9,29 @@ from .export.precision import keep_accuracy
 from .export.program import SUFFIXES
 from .models.loader import run_file
 from .models.registry import parse_name
-from .options import REWRITES, help_of
-from .plots.bars import draw_shares
-from .plots.views import list_classes, show_phases
+from .options import REWRITES
+from .plots.views import list_classes
 from .records.exports import contrast_models
 from .records.recipe import Recipe
 from .report.artifacts import write_artifacts
 from .report.html import render_page
 from .report.kernel import read_template
 from .report.report import is_reported
+from .run.bundle import fetch_tool
 from .run.locks import device_behind, lock_folder
 from .run.plan import check_toggle
 from .run.runner import Runner
 from .run.targets import open_target
-from .store import default_root, read_yaml, stem_of
+from .run.targets.host import Host
+from .store import default_root
 from .upstream import list_llm_transforms
 from .workflow import list_subjects
 
 __all__ = [
-    "REWRITES", "SUFFIXES", "Recipe", "Runner", "abridge_gain", "apply_recipe", "check_toggle",
-    "compare_samples", "contrast_models", "default_root", "device_behind", "draw_shares",
-    "help_of", "is_reported", "keep_accuracy", "list_classes", "list_llm_transforms",
-    "list_subjects", "lock_folder", "measure_layer_noise", "open_target", "parse_name",
-    "read_template", "read_yaml", "render_page", "run_file", "show_phases", "stem_of",
-    "with_limits", "write_artifacts", "write_command",
+    "REWRITES", "SUFFIXES", "Host", "Recipe", "Runner", "TargetError", "abridge_gain",
+    "apply_recipe", "check_toggle", "compare_samples", "contrast_models", "default_root",
+    "device_behind", "fetch_tool", "is_reported", "keep_accuracy", "list_classes",
+    "list_llm_transforms", "list_subjects", "lock_folder", "measure_layer_noise", "open_target",
+    "parse_name", "read_template", "render_page", "run_file", "with_limits", "write_artifacts",
+    "write_command",
 ]  # fmt: skip

@@ -1,7 +1,7 @@
 """How to export and how to measure: the command line, matrices and configs are made from these."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import Field, dataclass, field
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
 
@@ -50,16 +50,11 @@ def option(
 ) -> Any:
     """A field with the help of its command-line option; ``cli`` overrides the option's settings.
 
-    A text that names what plug-ins add is made when it is read, by `help_of`. What only an
+    A text that names what plug-ins add is made when it is read, as ``help``. What only an
     ``expert`` sets has no option of its own: ``--measure NAME=VALUE``.
     """
-    return field(default=default, metadata={"help": text, "cli": cli, "expert": expert})
-
-
-def help_of(declared: Field[Any]) -> str:
-    """The help of an option."""
-    text = declared.metadata["help"]
-    return text() if callable(text) else text
+    made = text if callable(text) else lambda: text
+    return field(default=default, metadata={"help": made, "cli": cli, "expert": expert})
 
 
 class Options:

@@ -95,12 +95,15 @@ class Plugin:
     views
         Views of ``show``, `View`; one with a `Section` is a part of the report.
     models
-        By the word before the colon of a model's name, what defines it: a function of the rest,
-        which may be a file and settings after commas; it returns an `EagerModelBase`.
+        By its name, the module or `EagerModelBase` that defines a model. By a word and a colon, as
+        in ``llm:``, a function of the rest of such names, which may be a file and settings after
+        commas; it returns an `EagerModelBase`.
     remedies
         Remedies for ``--rewrite NAME`` and findings, with what finds and applies them: `Remedies`.
     sides
         Other runtimes for ``--against``: `Side`.
+    targets
+        Other machines for ``--target``, by the form of their names, such as ``ssh:HOST``: `Host`.
     documents
         Files that people write: their types, `Document`.
     """
@@ -112,6 +115,7 @@ class Plugin:
     models: References = field(default_factory=dict)
     remedies: References = field(default_factory=dict)
     sides: References = field(default_factory=dict)
+    targets: References = field(default_factory=dict)
     documents: References = field(default_factory=dict)
 
     def references(self, kind: str) -> dict[str, str]:

@@ -21,7 +21,6 @@ from workbench.names import LONGEST_NOTE, check_label
 from workbench.records.codec import (
     check_keys,
     check_version,
-    from_json,
     parse_json,
     structure,
     to_json,
@@ -188,8 +187,9 @@ def read_json(path: Path, most: int = _LARGEST) -> dict[str, Any]:
 
 
 def load_record(cls: type[T], path: Path) -> T:
-    """Read a record from an untrusted JSON file."""
-    return from_json(cls, read_file(path), path)
+    """Read a record from an untrusted JSON file; from one of another name, as YAML."""
+    data = read_json(path) if path.suffix == ".json" else read_yaml(path)
+    return structure(cls, check_version(data, path), path)
 
 
 #: The SHA-256 of each state of a file that was hashed in this process.
@@ -212,11 +212,6 @@ def sha256_of(path: Path) -> str:
             return sha256
     except OSError as error:
         raise StoreError(error.strerror or str(error), where=path) from None
-
-
-def stem_of(model: str, dtype: str, backend: str) -> str:
-    """The base name of a program's artifacts: ``<model>_<backend>_<dtype>``."""
-    return f"{model}_{backend}_{dtype}"
 
 
 #: What follows a model in its program's stem: a hash, rewrites, the backend, the dtype.
@@ -489,7 +484,7 @@ def check_inside(run_dir: Path, names: Iterable[str]) -> None:
 
 def load_recipe(path: Path) -> Recipe:
     """Read a recipe."""
-    content = check_version(read_yaml(path), path)
+    content = load_record(dict, path)
     recipe = structure(Recipe, content, path)
     check_keys(recipe, content, path)
     return recipe

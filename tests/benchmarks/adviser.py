@@ -13,8 +13,8 @@ import tempfile
 from pathlib import Path
 
 import workbench as wb
-from workbench.analysis.sme2 import ONE_ROW, predict_program
 from workbench.errors import WorkbenchError
+from workbench.plugins.sme2.predict import ONE_ROW, predict_program
 from workbench.wording import format_share
 
 PAGE = Path(__file__).parent / "records" / "sme2_adviser.md"

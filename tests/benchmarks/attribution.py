@@ -35,7 +35,7 @@ from workbench.models.registry import list_models
 from workbench.run.build import find_compiler
 from workbench.run.isa import read_isa
 from workbench.run.runner import find_runner
-from workbench.store import default_root, load_layers, stem_of
+from workbench.store import default_root, load_layers
 from workbench.trace.etdump import read_etdump
 
 DTYPES = ("fp32", "fp16", "int8", "int8dyn")
@@ -88,7 +88,7 @@ def main() -> int:
 def measure(model: str, dtype: str, programs: Path, probe: Path, scratch: Path) -> list[str]:
     """The cells of a program, from ``events`` on."""
     root = programs / default_root(model).name
-    pte = root / "artifacts" / f"{stem_of(model, dtype, 'xnnpack')}.pte"
+    pte = root / "artifacts" / f"{model}_xnnpack_{dtype}.pte"
     if not pte.exists():
         with warnings.catch_warnings(action="ignore"):
             try:

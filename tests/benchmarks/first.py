@@ -31,7 +31,7 @@ EXPORT = """
 import sys, torch
 from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 from executorch.exir import to_edge_transform_and_lower
-from workbench.models.zoo.{0} import get_eager_model, get_example_inputs
+from workbench.{1}.zoo.{0} import get_eager_model, get_example_inputs
 exported = torch.export.export(get_eager_model().eval(), get_example_inputs())
 edge = to_edge_transform_and_lower(exported, partitioner=[XnnpackPartitioner()])
 open("{0}.pte", "wb").write(edge.to_executorch().buffer)
@@ -93,7 +93,7 @@ def install(folder: Path) -> None:
 
 def export(folder: Path, model: str) -> None:
     """The plain export script of a model."""
-    code = EXPORT.format(model)
+    code = EXPORT.format(model, "models" if model == "toy_cnn" else "plugins")
     run(folder, folder / ".venv/bin/python", "-c", code)
 
 

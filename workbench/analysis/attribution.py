@@ -10,7 +10,12 @@ import numpy as np
 import pandas as pd
 
 from workbench.analysis.ledger import Key
-from workbench.analysis.xnnpack.operators import GraphMatch, Operator, match_graph
+from workbench.analysis.xnnpack.operators import (
+    GraphMatch,
+    Operator,
+    match_graph,
+    predict_operators,
+)
 from workbench.frames import ATTRIBUTION, LEDGER
 from workbench.records.layers import Instruction, Layers, Method, Origin, Value, XNode, XValue
 
@@ -85,6 +90,23 @@ def attribute_operator(
         "flops": float(sum(node.flops for node in done)),
         "bytes": float(sum(value.size_bytes for value in (*inputs, *outputs))),
     }
+
+
+def predict_calls(
+    method: Method,
+) -> Iterator[tuple[_Columns, Instruction, tuple[XNode, ...], Mapping[int, XValue]]]:
+    """The columns of each operator that would run, which is known before there is a trace.
+
+    With its instruction and, of a delegate, the nodes that it does and the values by id.
+    """
+    for call in method.instructions:
+        if call.kind == "kernel":
+            yield attribute_kernel(method, call), call, (), {}
+        values = {value.id: value for value in call.xvalues}
+        for operator in predict_operators(call.xvalues, call.xnodes) if call.xnodes else ():
+            if operator.sources:
+                columns = attribute_operator(method, call, values, operator)
+                yield columns, call, tuple(call.xnodes[n] for n in operator.sources), values
 
 
 def _layer_columns(origin: Origin | None) -> _Columns:

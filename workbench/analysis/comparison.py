@@ -19,7 +19,6 @@ from workbench.analysis import (
     machine_code,
     quality,
     shift,
-    sme2,
     statistics,
 )
 from workbench.analysis.layers import Traced
@@ -334,20 +333,6 @@ class Comparison(Noun):
         if before is None or after is None:
             return None
         return machine_code.compare_evidence(before, self.rekey(after))
-
-    @frame_property
-    def sme2(self) -> pd.DataFrame | None:
-        """The kernels that the program would run with SME2 and without: ``frames.SME2``.
-
-        If the sides differ in SME2, and both were sampled, ``executed_off`` and ``executed_on``
-        name those that did run.
-        """
-        table, sides = self.candidate.sme2, (self.baseline, self.candidate)
-        evidence = [side.machine_code for side in sides]
-        if table is None or self.toggle != "sme2" or any(each is None for each in evidence):
-            return table
-        operators = [side.operators for side in sides]
-        return sme2.add_executed(table, list(zip(operators, evidence, strict=True)))
 
     @cached_property
     def proof(self) -> Proof | None:

@@ -22,7 +22,6 @@ from workbench.analysis import (
     quality,
     resources,
     roofline,
-    sme2,
     source,
     statistics,
     trials,
@@ -418,12 +417,6 @@ class Measurement(Noun):
             sampled = machine_code.place_samples(sampled, events)
         located = samples.locate_samples(sampled, self.run._functions)
         return machine_code.gather_evidence(located, self.run.scheme)
-
-    @frame_property
-    def sme2(self) -> pd.DataFrame | None:
-        """The kernels that its program would run with SME2 and without: ``frames.SME2``."""
-        sidecar = self.resized
-        return sme2.predict_kernels(sidecar) if sidecar and sidecar.methods else None
 
     @cached_property
     def starts(self) -> tuple[Start, ...]:

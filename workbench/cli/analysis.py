@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from workbench.cli.checks import check_experiment, one_of
+from workbench.cli.checks import (
+    check_experiment,
+    check_finding,
+    check_subjects,
+    check_threads,
+    one_of,
+)
 from workbench.cli.options import (
     ASSIGNMENT,
     BASELINE,
@@ -55,6 +61,7 @@ def analyze(
     Checks that failed are printed, such as outputs that differ, or a program that is not the one
     that ran; --json has all.
     """
+    check_experiment(run_dir, baseline, "--baseline")
     from workbench.analysis.open import open_run
     from workbench.report.artifacts import check_run, write_artifacts
 
@@ -115,6 +122,7 @@ def report(
         raise UsageError("is for the report of one run", where="--notebook")
     if len(runs) > 1 and baseline:
         raise UsageError("of several runs, the first is the baseline", where="--baseline")
+    check_experiment(Path(runs[0]), baseline, "--baseline")
     if len(runs) > 1:
         from workbench.report.combined import write_combined
 
@@ -169,6 +177,10 @@ def findings(
         raise UsageError("--check tries remedies on parts, --apply on the whole: choose one")
     check_experiment(run_dir, experiment)
     check_experiment(run_dir, baseline, "--baseline")
+    check_threads(run_dir, threads)
+    check_finding(run_dir, check, "first", "together", where="--check")
+    check_finding(run_dir, apply, "all", where="--apply")
+    check_subjects([model] if model else [])
     from workbench.analysis.describe import NO_PROGRAM, describe_latency
     from workbench.analysis.findings.commands import advise_next, combine_remedies
     from workbench.analysis.findings.text import NONE, to_record, write_findings
@@ -215,19 +227,6 @@ def apply_findings(run: Run, name: str, model: str) -> Output:
         applied = run.apply(name, model or None, progress=progress)
     record = outline_run(applied) | {"applied": applied.applied}
     return Output([show(applied)], record, step=call("report", applied.path))
-
-
-@command()
-@click.argument("etdump", type=EXISTING)
-@click.option("--to", required=True, help="csv or perfetto.")
-@click.option("--out", type=PATH, help="The file, or for csv the folder [default: beside ETDUMP].")
-@click.option("--baseline", type=EXISTING, help="A second ETDump to compare with.")
-def trace(etdump: Path, to: str, out: Path | None, baseline: Path | None) -> Output:
-    """Convert an ETDump to another format; prints the files."""
-    from workbench.convert import VIEWERS, export_trace
-
-    files = export_trace(etdump, to, out=out, baseline=baseline)
-    return Output(files, {"files": files}, step=f"open the file in {VIEWERS[to]}")
 
 
 @command()
@@ -290,4 +289,4 @@ def lab(arguments: tuple[str, ...]) -> Output:
     return Output([], {"opens": "lab", "arguments": arguments}, 0, lambda: open_lab(arguments))
 
 
-COMMANDS = (analyze, report, findings, trace, compare, lab)
+COMMANDS = (analyze, report, findings, compare, lab)

@@ -5,11 +5,13 @@ What works is looked at again where it is used; here, nothing of pandas or PyTor
 
 from __future__ import annotations
 
+import contextlib
+import re
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import click
 
@@ -25,11 +27,8 @@ from workbench.options import (
     expand_rewrites,
 )
 from workbench.process import output
-from workbench.store import is_ours, load_run
+from workbench.store import SUMMARY, is_ours, load_record, load_run
 from workbench.trace.files import list_traces
-
-#: Kinds of targets that are asked themselves whether they are there.
-_REACHED = ("android", "qemu", "ssh")
 
 
 class Existing(click.Path):
@@ -88,6 +87,38 @@ def check_experiment(run_dir: Path, experiment: str, where: str = "") -> None:
             raise unknown_name("experiment", experiment, names, where=where or run_dir)
 
 
+def check_threads(run_dir: Path, threads: int | None) -> None:
+    """Refuse a thread count that a run of the workbench does not have."""
+    if threads is not None and is_ours(run_dir):
+        counts = list(map(str, load_run(run_dir).plan.threads))
+        if str(threads) not in counts:
+            raise unknown_name("thread count", str(threads), counts, where="--threads")
+
+
+#: What is read of a summary.
+class _Finding(TypedDict):
+    id: str
+    remedy: str
+
+
+class _Summary(TypedDict):
+    findings: list[_Finding]
+
+
+#: The id of a finding: its remedy or rule, and a hash.
+_ID = re.compile(r".+-[0-9a-f]{6}")
+
+
+def check_finding(run_dir: Path, name: str, *words: str, where: str) -> None:
+    """Refuse what is neither one of these words nor an id, where the ids of a run are on disk."""
+    path = run_dir / SUMMARY
+    if name and name not in words and not _ID.fullmatch(name) and path.is_file():
+        with contextlib.suppress(StoreError):  # of another version
+            findings = load_record(_Summary, path)["findings"]
+            ids = [each["id"] for each in findings if each["remedy"]]
+            raise unknown_name("finding", name, [*ids, *words], where=where)
+
+
 def check_request(
     models: Sequence[str] = (),
     export: ExportOptions | None = None,
@@ -137,10 +168,9 @@ def check_measure(options: MeasureOptions) -> None:
     """Refuse what no run accepts on any machine, and files that are not there."""
     from workbench.run.isa import check_toggle_name
     from workbench.run.sides import check_side
-    from workbench.run.targets import open_target
+    from workbench.run.targets import find_target
 
-    if options.target.partition(":")[0] not in _REACHED:
-        open_target(options.target, power=options.power)
+    find_target(options.target, options.power)
     check_toggle_name(options.toggle)
     check_label(options.label)
     for text in options.against:

@@ -18,7 +18,7 @@ import click
 from workbench.cli.checks import Existing, Measured, check_categories
 from workbench.cli.terminal import write
 from workbench.errors import UsageError, WorkbenchError, unknown_name
-from workbench.options import ExportOptions, MeasureOptions, help_of
+from workbench.options import ExportOptions, MeasureOptions
 from workbench.process import claim_stdout, output
 from workbench.progress import above_bar
 from workbench.records.codec import to_document
@@ -113,7 +113,7 @@ class _Option(click.Option):
     @property
     def help(self) -> str:  # type: ignore[override]
         """The text of the option."""
-        return help_of(self.declared)
+        return str(self.declared.metadata["help"]())
 
     @help.setter
     def help(self, text: str | None) -> None:

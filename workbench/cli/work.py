@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -28,7 +28,7 @@ from workbench.cli.options import (
     print_now,
     say,
 )
-from workbench.errors import UsageError, WorkbenchError
+from workbench.errors import UsageError
 from workbench.options import ExportOptions, MeasureOptions
 from workbench.progress import show_progress
 from workbench.store import REPORT_HTML
@@ -294,45 +294,4 @@ def _list_failures(run: Run, *pages: Path) -> list[str]:
     ]
 
 
-@command()
-@click.argument("model")
-@EXPORT_OPTIONS
-@click.option(
-    "--target", default="", help="Also run it with SME2 off and on: qemu, android or ssh:HOST."
-)
-@OUT
-def sme2(model: str, out: Path | None, export: ExportOptions, target: str) -> Output:
-    """Say which kernels would run with Arm SME2, and what would bring others there.
-
-    MODEL is a .pte, or what `workbench export` takes: it is then also exported in each dtype that
-    would bring operators onto SME2, for their number and the signal to noise ratio.
-    """
-    check_request([model], export)
-    from workbench import workflow
-    from workbench.analysis.sme2 import describe_kernels, list_dtypes, predict_program
-    from workbench.export.artifact import export_model
-    from workbench.export.program import SUFFIXES, open_program
-    from workbench.plots.views import show
-
-    is_model, lines = not model.endswith(SUFFIXES), list[object]()
-    with show_progress() as progress:
-        make = partial(export_model, model, root=out, progress=progress)
-        program = make(options=export) if is_model else open_program(model)
-        programs, subject = [program], cast(Any, program)
-        if target:
-            options = MeasureOptions("sme2", target=target, runs=2, processes=1, cold_start=False)
-            subject = workflow.measure(program, options=options, root=out, progress=progress)
-        lines.append(show(subject, "sme2"))
-        for dtype in list_dtypes(program) if is_model else ():
-            try:
-                programs.append(make(options=replace(export, dtype=dtype)))
-            except WorkbenchError as error:
-                lines.append(f"{dtype}: {error}")
-    tables = {name: each for p in programs for name, each in predict_program(p).items()}
-    if len(programs) > 1 or target:
-        lines += [f"{name}: {describe_kernels(table)}" for name, table in tables.items()]
-    step = "" if target else f"{call('sme2', model)} --target qemu"
-    return Output(lines, {"programs": programs, "kernels": tables}, step=step)
-
-
-COMMANDS = (doctor, export, run, profile, sme2)
+COMMANDS = (doctor, export, run, profile)

@@ -385,7 +385,7 @@ def _pte_path(name: str, options: ExportOptions, root: str | os.PathLike[str] | 
     if not COMMON_REWRITES.keys() - {*rewrites}:
         rewrites = [ALL, *(each for each in rewrites if each not in COMMON_REWRITES)]
     name = "-".join([name, *rewrites, *["channels_last"] * options.channels_last])
-    return folder / f"{store.stem_of(store.safe_name(name), options.dtype, options.backend)}.pte"
+    return folder / f"{store.safe_name(name)}_{options.backend}_{options.dtype}.pte"
 
 
 def check_options(options: ExportOptions) -> None:

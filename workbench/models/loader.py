@@ -24,7 +24,6 @@ import torch
 from torch import nn
 from torch.export import ExportedProgram
 
-from workbench import plugin
 from workbench.errors import UsageError, WorkbenchError, install_command, unknown_name
 from workbench.models import registry
 from workbench.models.pt2 import PT2, read_exported
@@ -198,9 +197,7 @@ def name_exported(exported: ExportedProgram) -> str:
 def _load_named(model: registry.ModelName, prepare: Callable[..., LoadedModel]) -> LoadedModel:
     """A model of a plug-in, of a library, registered, or of a file."""
     if registry.is_prefix(model.library):
-        define = plugin.find("models", model.library)
-        if define is None:
-            raise WorkbenchError("its plug-in failed", where=model.name, hint="workbench doctor")
+        define = registry.find_model(f"{model.library}:")
         with silent_stderr():  # the logs of the operators' libraries
             return prepare(define(model.name))
     if model.library == "executorch":

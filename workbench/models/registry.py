@@ -13,17 +13,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench import plugin
-from workbench.errors import UsageError, unknown_name
+from workbench.errors import UsageError, WorkbenchError, unknown_name
 from workbench.models.pt2 import PT2
 
 if TYPE_CHECKING:
     from torch import nn
 
-#: Names of built-in models, which are modules of ``zoo``.
-BUILTIN = (
-    *("edgetam_image_encoder", "mobilenet_v3_small", "squeezesam", "toy_cnn", "unet_small"),
-    "vit_tiny",
-)
+#: The model that needs no plug-in, which is a module of ``zoo``.
+BUILTIN = "toy_cnn"
 
 
 class EagerModelBase(ABC):
@@ -102,7 +99,7 @@ def register_model(name: str, cls: type | None = None) -> Any:
         text = "lacks get_eager_model() or get_example_inputs()"
         hint = "derive it from workbench.EagerModelBase"
         raise UsageError(text, where=f"model {name!r}", hint=hint)
-    if name in BUILTIN:
+    if name in _list_defined():
         raise UsageError(f"{name!r} is a built-in model", hint="choose another name")
     _registered[name] = cls
     return cls
@@ -113,15 +110,25 @@ def list_models() -> list[str]:
 
     Examples
     --------
-    >>> wb.list_models()[:2]
-    ['edgetam_image_encoder', 'mobilenet_v3_small']
+    >>> "toy_cnn" in wb.list_models()
+    True
     """
-    return sorted({*BUILTIN, *_registered})
+    return sorted({*_list_defined(), *_registered})
+
+
+def _list_defined() -> list[str]:
+    """The names of models that the workbench and plug-ins define, without prefixes."""
+    return [BUILTIN, *(name for name in plugin.names_of("models") if not name.endswith(":"))]
 
 
 def find_model(name: str) -> Any:
-    """What defines one of `list_models`: the class that was registered, or a module of ``zoo``."""
-    return _registered.get(name) or importlib.import_module(f"{__package__}.zoo.{name}")
+    """What defines one of `list_models`, a class or a module; or models with a prefix, ``llm:``."""
+    if name == BUILTIN:
+        return importlib.import_module(f"{__package__}.zoo.{name}")
+    model = _registered.get(name) or plugin.find("models", name)
+    if model is None:
+        raise WorkbenchError("its plug-in failed", where=name, hint="workbench doctor")
+    return model
 
 
 def is_eager_model(thing: object) -> bool:
@@ -220,7 +227,7 @@ def check_name(spec: str) -> ModelName:
 
 def is_prefix(word: str) -> bool:
     """Whether a plug-in defines the models whose names begin with a word and a colon."""
-    return word.isidentifier() and word in plugin.names_of("models")
+    return word.isidentifier() and f"{word}:" in plugin.names_of("models")
 
 
 def _find_only_model(path: Path) -> tuple[str, str]:

@@ -64,7 +64,8 @@ def sample_files(sources: Iterable[str]) -> list[Path]:
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)(?:, in (\w+))?[^\n]*(?:\n[ \t]+([^\n]*))?')
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z])|\n\n|\nFor more information")
-_MODELS = Path(__file__).parent / "zoo"
+#: The folder of models, here and in plug-ins.
+_MODELS = "zoo"
 _WORKBENCH = Path(__file__).parents[1]
 _LIBRARY_MODELS = ("examples", "models")
 _LIBRARIES = ("torch", "torchao", "executorch", "functorch")
@@ -174,7 +175,7 @@ def _is_users(file: Path) -> bool:
     Models that come with ExecuTorch are, as those of other packages.
     """
     if file.is_relative_to(_WORKBENCH):
-        return file.parent == _MODELS
+        return file.parent.name == _MODELS
     if _INSTALLED.isdisjoint(file.parts):
         # PyTorch gives nodes that its passes add a path of its own, relative to its folder.
         if file.parts[:1] and file.parts[0] in _LIBRARIES and not file.exists():

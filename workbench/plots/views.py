@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from workbench import emulation, plugin, wording
-from workbench.analysis import sme2
 from workbench.analysis.compare import explain_outcomes
 from workbench.analysis.describe import NO_PROGRAM
 from workbench.analysis.dtypes import describe_dtypes
@@ -40,7 +39,6 @@ from workbench.plots.tables import (
     show_table,
 )
 from workbench.records.exports import Export
-from workbench.upstream import installed_versions
 
 TOP = 12  #: Rows of a table.
 _NAMES = 70  #: Letters of a list of names in a cell.
@@ -172,13 +170,13 @@ def _latencies(source: Run | Measurement, top: int) -> Iterator[Part]:
     caption += "inferences; low, high: its 95 % interval, which covers further restarts in this run"
     if source.statistics["restarts"].eq(1).any():
         caption += "; a single restart has none"
-    if isinstance(source, Run) and not source.record.plan.sweep:
-        yield from show_phases(source)
+    if isinstance(source, Run):
+        yield from _phases(source)
     statistics = source.statistics.assign(clock=source.statistics["clock"].map(CLOCKS))
     yield show_table(statistics, [*columns, "n", "median", "p95", "p99"], caption=caption)
 
 
-def show_phases(run: Run) -> Iterator[Part]:
+def _phases(run: Run) -> Iterator[Part]:
     """The phases of a run, if it has several."""
     if run.phases is not None:
         caption = "Phases; the latency at position 0 is the time to the first token"
@@ -305,32 +303,6 @@ def _dtypes(m: Measurement, top: int) -> Iterator[Part]:
         noise["module"] = noise["module"].map(name_layer)
         caption = "Where quantisation noise enters: SQNR for exact inputs (own), and in the program"
         yield show_table(noise, top=top, caption=caption)
-
-
-def _sme2(source: Run | Measurement | Comparison | Program, top: int) -> Iterator[Part]:
-    """The kernels of every operator with Arm SME2 and without, as predicted, and as executed."""
-    versions = installed_versions("executorch")
-    if isinstance(source, Program):
-        named = sme2.predict_program(source)
-    else:
-        if isinstance(source, Run):
-            source = next(iter(source.comparisons), source.subject)
-        versions = source.run.record.versions
-        if source.sme2 is None:
-            yield NO_PROGRAM
-            return
-        named = {"": source.sme2}
-    for name, table in named.items():
-        text = sme2.describe_kernels(table)
-        yield f"{name}: {text}." if name else f"{wording.begin_sentence(text)}."
-        groups = sme2.group_kernels(table)
-        helped = (" -> " + groups["remedy"]).where(groups["remedy"] != "", "")
-        groups = groups.drop(columns="remedy").assign(reason=groups["reason"] + helped)
-        yield show_table(groups, top=top, caption="By type of operator")
-        columns = ["module", "operator", "shapes", "m", "n", "k", "kernel_off", "kernel_on"]
-        products = table[table["m"].notna()].sort_values("flops", ascending=False, kind="stable")
-        yield show_table(products, [*columns, "reason"], top=3 * top).fold("Single products")
-    yield show_note(sme2.describe_limits(versions.get("executorch", "")))
 
 
 def _code(ab: Comparison, top: int) -> Iterator[Part]:
@@ -460,7 +432,6 @@ VIEWS = {
     "speedups": View((Comparison,), _speedups),
     "code": View((Comparison,), _code),
     "kernels": View((Comparison,), _kernels),
-    "sme2": View((Comparison, Run, Measurement, Program), _sme2),
     "undelegated": View((Run,), _undelegated),
     "quality": View((Run,), _quality),
     "checks": View((Run,), lambda run, top: [show_table(run.checks)]),

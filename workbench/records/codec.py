@@ -45,11 +45,6 @@ def _simplify(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
-def from_json(cls: type[T], text: str | bytes, where: object) -> T:
-    """A record of type ``cls`` from untrusted JSON text."""
-    return structure(cls, check_version(parse_json(text, where), where), where)
-
-
 #: Maps every digit to 0: a run of so many may be a number of more than 64 bits.
 _ZEROS, _LONG = bytes.maketrans(b"123456789", 9 * b"0"), 19 * b"0"
 _INTEGER = re.compile(rb"(?<![\w.+-])-?\d{19,}(?![\w.])")

@@ -75,6 +75,16 @@ class XNode:
     absorbed: tuple[int, ...] = ()
     borrows: int | None = None
 
+    @property
+    def is_pointwise(self) -> bool:
+        """Whether it is a convolution that XNNPACK runs as a matrix product."""
+        get = self.attributes.get
+        padding = any(get(f"padding_{side}") for side in ("top", "left", "bottom", "right"))
+        ones = ("kernel_height", "kernel_width", "subsampling_height", "subsampling_width")
+        is_one = self.type == "Conv2d" and all(get(name) == 1 for name in (*ones, "groups"))
+        channels = get("group_input_channels", 0) + get("group_output_channels", 0)
+        return is_one and not padding and channels > 2
+
 
 @dataclass(frozen=True)
 class Instruction:

@@ -1,5 +1,6 @@
 """The native runner for another machine with all its libraries, from pip and apt, in a folder."""
 
+import platform
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -69,6 +70,15 @@ def fetch_debian(
     """The ``files`` of some Debian packages, all in one folder, by apt."""
     name = f"debian/{packages[0]}-{suite}-{architecture}-{make_key(packages, files)[:8]}"
     return cached(name, partial(_unpack_debian, packages, files, architecture, suite))
+
+
+def fetch_tool(package: str, file: str) -> Path:
+    """A program of a package of Debian's backports, for this machine."""
+    name, machine = Path(file).name, platform.machine()
+    if machine not in ARCHITECTURES:
+        raise WorkbenchError(f"no {name} for {machine}", where=package, hint=BY_HAND)
+    architecture = ARCHITECTURES[machine][0]
+    return fetch_debian([package], [file], architecture=architecture, suite=BACKPORTS) / name
 
 
 def _unpack_debian(

@@ -3,28 +3,23 @@
 import contextlib
 import os
 import platform
-import re
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from importlib import metadata
 from importlib.util import cache_from_source, find_spec
 from pathlib import Path
 from typing import TypeAlias
 
 from workbench.errors import WorkbenchError, install_command
-from workbench.plugin import examine_plugins
+from workbench.plugin import collect, examine_plugins
 from workbench.process import NO_BYTECODE, silent_stderr
 from workbench.run.build import ZIG, find_sdk, installed_compiler
 from workbench.run.ceilings import unpack_program
 from workbench.run.isa import Isa, resolve_toggle
 from workbench.run.runner import Runner, find_runner
-from workbench.run.targets.android import adb, list_devices
-from workbench.run.targets.qemu import MACHINE, OLDEST, qemu_version
 from workbench.store import cache_folder
 from workbench.upstream import TESTED, describe_version, find_missing
 
@@ -39,8 +34,6 @@ class Check:
     fix: str = ""
 
 
-#: The CPU features, by the kernel's names, by which XNNPACK chooses its kernels.
-FEATURES = ("sme2", "sme", "sve2", "i8mm", "bf16", "asimddp", "asimdhp")
 PACKAGES = ("executorch", "torch", "pandas", "matplotlib", "papermill", "ipykernel", "jupyterlab")
 #: What takes longest to compile, in every process that imports it if none keeps the bytecode.
 COMPILED = ("torch", "sympy", "pandas", "matplotlib")
@@ -77,15 +70,12 @@ def examine_machine() -> list[Check]:
     ]
     if checks[-1].status == "ok":
         checks += [*_features(find_runner().isa), *_upstream(find_runner())]
-    cross = shutil.which(f"{MACHINE}-linux-gnu-g++") or _zig()
     return [
         *checks,
         Check("load", *_load()),
         Check("disk", *_disk()),
-        _ask("--target qemu", _qemu),
-        Check("cross compiler", "ok", cross),
-        *_android(),
-        Check("--target ssh:HOST", *_ssh()),
+        Check("cross compiler", "ok", shutil.which("aarch64-linux-gnu-g++") or _zig()),
+        *(Check(*each) for kind in collect("targets").values() for each in kind.examine()),
         *_plugins(),
     ]
 
@@ -185,49 +175,9 @@ def _disk() -> Answer:
     return "ok", f"{free:.0f} GB free in {here}"
 
 
-def _qemu() -> Answer:
-    installed = shutil.which(f"qemu-{MACHINE}")
-    version = qemu_version(Path(installed)) if installed else ()
-    if version >= OLDEST:
-        return "ok", f"QEMU {'.'.join(map(str, version))}, {installed}"
-    for path in cache_folder().glob(f"debian/qemu-user-*/qemu-{MACHINE}"):
-        return "ok", f"QEMU {'.'.join(map(str, qemu_version(path)))}, {path}"
-    if sys.platform == "linux" and shutil.which("apt-get") and shutil.which("dpkg-deb"):
-        return "ok", "downloaded from Debian (signed) on first use"
-    least = ".".join(map(str, OLDEST))
-    return "note", f"no qemu-{MACHINE} {least}", "use a Debian machine"
-
-
 def _zig() -> str:
     cached = (cache_folder() / "wheels" / f"ziglang-{ZIG}").exists()
     return f"Zig {ZIG}, {'in the cache' if cached else 'downloaded by pip, SHA-256 checked'}"
-
-
-def _android() -> Iterator[Check]:
-    """A check of each device; one of adb where there is none."""
-    subject = "--target android"
-    try:
-        version = re.search(r"Version (\S+)", adb("version"))
-        devices = list_devices()
-    except WorkbenchError as error:
-        yield Check(subject, "note", error.what, error.hint or "")
-        return
-    name = f"adb {version[1]}" if version else "adb"
-    if not devices:
-        yield Check(subject, "note", f"{name}, no device", "connect one, USB debugging on")
-    for serial, state in sorted(devices.items()):
-        yield _ask(f"{subject}:{serial}", partial(_device, name, serial, state))
-
-
-def _device(name: str, serial: str, state: str) -> Answer:
-    """The architecture of a device, and its features that XNNPACK uses."""
-    if state != "device":
-        return "note", f"{name}, {state}", "allow USB debugging on its screen"
-    answer = adb("-s", serial, "shell", "-T", "uname -m; cat /proc/cpuinfo")
-    listed = re.search(r"^Features\s*:(.*)$", answer, re.MULTILINE)
-    features = set(listed[1].split()) if listed else set()
-    extensions = ", ".join(f for f in FEATURES if f in features) or "no known extension"
-    return "ok", f"{name}, {answer.partition(chr(10))[0].strip()}: {extensions}"
 
 
 def _plugins() -> Iterator[Check]:
@@ -239,10 +189,3 @@ def _plugins() -> Iterator[Check]:
     for name, problem in problems.items():
         if problem:
             yield Check(f"plug-in {name}", "note", problem, "update or uninstall its package")
-
-
-def _ssh() -> Answer:
-    if not shutil.which("ssh"):
-        return "note", "no ssh client", "apt install openssh-client"
-    answer = subprocess.run(["ssh", "-V"], capture_output=True, timeout=TIMEOUT_S).stderr
-    return "ok", answer.decode(errors="replace").strip().split(",")[0]

@@ -18,6 +18,8 @@ from typing import Any
 from workbench.errors import StoreError, UsageError, printable
 from workbench.options import Progress, silent
 from workbench.process import child_environment
+from workbench.run.targets import find_target
+from workbench.run.targets.host import Host
 from workbench.store import cache_folder, remove_partials, safe_name
 
 #: The device that is this machine, disturbed by everything else that runs on it.
@@ -43,7 +45,8 @@ def runner_options() -> dict[str, Any]:
 
 def device_behind(target: str) -> str:
     """The device of a target; an emulated CPU is this machine."""
-    return THIS_MACHINE if target.partition(":")[0] in ("host", "qemu") else target
+    found = find_target(target)
+    return THIS_MACHINE if found is Host or found.emulated else target
 
 
 @contextlib.contextmanager

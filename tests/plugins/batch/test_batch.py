@@ -19,6 +19,7 @@ import yaml
 from batch_evidence import check_nothing_twice
 from hostile_run import EVIL, LINK
 from made_starts import make_start
+from needed import needs
 from recorded import plain
 from run_folder import open_made_run
 from schemas import Described, check_reader
@@ -38,6 +39,7 @@ from workbench.records.codec import to_json
 from workbench.run.locks import lock_folder
 from workbench.store import load_record
 
+pytestmark = needs("targets", "zoo")
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLE = ROOT / "data" / "matrix.yaml"
 DESCRIBED = Described("matrix", ROOT / "workbench" / "plugins" / "batch" / "matrix.schema.json")

@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import pytest
+from needed import needs
 
 import workbench as wb
 
-pytestmark = [pytest.mark.qemu, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.qemu, pytest.mark.timeout(1200), needs("targets")]
 
 
 @pytest.fixture(autouse=True)

@@ -551,6 +551,7 @@ def test_nothing_is_recommended_if_nothing_helped(landscape, monkeypatch):
     assert not RECIPE.exists()
 
 
+@needs("targets")
 def test_an_emulated_target_has_no_times_to_search_by(landscape):
     with pytest.raises(UsageError, match="--target qemu: an emulated CPU has no times"):
         run_search(target="qemu")

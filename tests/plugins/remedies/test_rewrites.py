@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 from exporting import export_quietly, slow
+from needed import needs
 from torch import nn
 
 import workbench as wb
 from workbench.models.loader import LoadedModel
-from workbench.models.zoo.blocks import initialize
-from workbench.models.zoo.mobilenet_v3_small import InvertedResidual
+from workbench.models.zoo.toy_cnn import initialize
 from workbench.options import COMMON_REWRITES, OPTIONAL_REWRITES
 from workbench.plugins.remedies.equivalence import Finder
 from workbench.plugins.remedies.operators import RULES, Rule
@@ -352,8 +352,11 @@ def test_rewrites_keep_their_origin():
 
 
 @pytest.mark.cases
+@needs("zoo")
 def test_rewriting_leaves_nothing_behind(tmp_path):
     """A block of MobileNetV3 in half precision: one delegate, where there were several."""
+    from workbench.plugins.zoo.mobilenet_v3_small import InvertedResidual
+
     torch.manual_seed(0)
     block = InvertedResidual(16, 3, 16, 16, True, nn.Hardswish, 1)
     model = LoadedModel("block", initialize(block), (torch.randn(1, 16, 8, 8),))

@@ -219,7 +219,7 @@ def _define(graph: Graph, number: int, xnode: XNode) -> None:
             node.kind = "convert"
     elif xnode.type in _BINARY:
         node.kind, node.operator = "binary", _BINARY[xnode.type]
-    elif xnode.type == "Conv2d" and is_pointwise(xnode):
+    elif xnode.is_pointwise:
         node.kind = "fc"
         node.parameters["flags"] = 0
     else:
@@ -239,15 +239,6 @@ def _append_unary(graph: Graph, node: Node, operator: str, dtype: str) -> None:
     last.parameters["bounded"] = True
     node.outputs = [between.id]
     graph.nodes.append(last)
-
-
-def is_pointwise(xnode: XNode) -> bool:
-    """Whether XNNPACK runs a convolution as a matrix product."""
-    get = xnode.attributes.get
-    padding = any(get(f"padding_{side}") for side in ("top", "left", "bottom", "right"))
-    ones = ("kernel_height", "kernel_width", "subsampling_height", "subsampling_width", "groups")
-    channels = get("group_input_channels", 0) + get("group_output_channels", 0)
-    return not padding and all(get(name) == 1 for name in ones) and channels > 2
 
 
 def _packs(source: str, result: str) -> bool:

@@ -1,1 +1,1 @@
-"""The registered networks, one per file."""
+"""The network that needs no plug-in."""

@@ -3,8 +3,6 @@
 import torch
 from torch import Tensor, nn
 
-from workbench.models.zoo.blocks import initialize
-
 
 class ToyCnn(nn.Module):
     """Three 3x3 convolutions, a 1x1 one, pooling, a linear layer; ``(n, 3, h, w)`` to logits."""
@@ -25,6 +23,20 @@ class ToyCnn(nn.Module):
         x = self.act(self.conv3(x))
         x = self.act(self.conv4(self.pool(x)))
         return self.fc(x.mean(dim=(2, 3)))
+
+
+def initialize(module: nn.Module) -> nn.Module:
+    """Give convolutions and linear layers He's normal weights and no bias; returns the module.
+
+    Activations keep their variance through ReLU-like layers (He et al. 2015, eq. 10). PyTorch's
+    default divides the variance by six at each layer, which underflows in half precision.
+    """
+    for layer in module.modules():
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
+    return module
 
 
 def get_eager_model() -> nn.Module:

@@ -5,7 +5,6 @@ from typing import Any, get_args, get_type_hints
 
 from workbench import ExportOptions, MeasureOptions
 from workbench.api import Document
-from workbench.jobs import help_of
 
 key, WORDS = Document.key, Document.WORDS
 
@@ -20,7 +19,7 @@ def _options(record: type, *excluded: str) -> dict[str, Any]:
             hints[field.name] | get_args(hints[field.name])[0]
             if field.name in LISTS
             else hints[field.name],
-            help_of(field).removesuffix("."),
+            field.metadata["help"]().removesuffix("."),
         )
         for field in fields(record)
         if field.name not in excluded

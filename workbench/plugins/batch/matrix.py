@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from workbench import ExportOptions, MeasureOptions, list_models, open_program
-from workbench.api import UsageError, check_request, safe_name, structure, unknown_name
-from workbench.jobs import (
-    SUFFIXES,
-    parse_name,
-    read_yaml,
-    stem_of,
+from workbench.api import (
+    UsageError,
+    check_request,
+    load_record,
+    safe_name,
+    structure,
+    unknown_name,
 )
+from workbench.jobs import SUFFIXES, parse_name
 from workbench.plugins.batch.documents import EXPORT_KEYS, LISTS, MEASURE_KEYS
 
 HOST = "host"
@@ -111,7 +113,7 @@ class Matrix:
 
 def read_matrix(path: Path) -> Matrix:
     """Read and check a matrix; paths of model files become absolute."""
-    data = read_yaml(path)
+    data: dict[str, Any] = load_record(dict, path)
     data |= {key: [data[key]] for key in LISTS if isinstance(data.get(key), str | int)}
     export = {key: data.pop(key) for key in EXPORT_KEYS if key in data}
     measure = {key: data.pop(key) for key in MEASURE_KEYS if key in data}
@@ -257,7 +259,7 @@ def _name_programs(model: str, matrix: Matrix) -> tuple[str, dict[str, str]]:
     if model not in matrix.programs:
         label = parse_name(model).label
         name, backend = safe_name(label), matrix.export.backend
-        return label, {dtype: stem_of(name, dtype, backend) for dtype in matrix.dtypes}
+        return label, {dtype: f"{name}_{backend}_{dtype}" for dtype in matrix.dtypes}
     program = open_program(model)
     label = program.path.stem
     if label != safe_name(label):

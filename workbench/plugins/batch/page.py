@@ -24,7 +24,6 @@ from workbench.api import (
 )
 from workbench.jobs import (
     abridge_gain,
-    draw_shares,
     is_reported,
     render_page,
 )
@@ -166,7 +165,6 @@ def render_index(portfolio: Portfolio) -> str:
         shared=shared,
         absent=[head for head, name in OPTIONAL.items() if not any(row[name] for *_, row in rows)],
         details=("threads", *OPTIONAL),
-        draw_shares=draw_shares,
         busy=any(row["busy"] for *_, row in rows),
         rows=rows,
     )

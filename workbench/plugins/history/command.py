@@ -1,11 +1,15 @@
 """The command ``workbench history``."""
 
+import io
 from pathlib import Path
 
 import click
 
-from workbench.api import EXISTING, Output, UsageError, command
+from workbench.api import EXISTING, Output, UsageError, command, unknown_name
 from workbench.jobs import with_limits
+
+#: Formats of the figure.
+FORMATS = ("pdf", "png", "svg")
 
 
 @command()
@@ -28,8 +32,11 @@ def history(
     A line has the comparable runs of a model, exported alike. Two successive runs must show
     a change.
     """
+    kind = figure.suffix.removeprefix(".").lower() if figure else ""
+    if figure and kind not in FORMATS:
+        raise unknown_name("format", kind, FORMATS, where=figure)
     from workbench.api import atomic_write, to_csv
-    from workbench.plugins.history.read import read_history, write_figure
+    from workbench.plugins.history.read import read_history
 
     past = read_history(roots or (Path(),))
     if past.rows.empty:
@@ -39,7 +46,9 @@ def history(
     if figure and not timeless:
         from workbench.plugins.history.figure import plot_history
 
-        write_figure(plot_history(past.rows, past.changes), figure)
+        content = io.BytesIO()
+        plot_history(past.rows, past.changes).savefig(content, format=kind)
+        atomic_write(figure, content.getvalue())
     if csv:
         atomic_write(csv, to_csv(past.rows))
     if "peak memory" in limits:

@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.dates import AutoDateLocator, DateFormatter, date2num
 
-from workbench.api import Chart, Ink, draws, format_ms
+from workbench.api import Chart, Ink, draws
 
 MOST_PANELS = 8  #: Panels of one figure: the lines that changed, then those with the most runs.
 _FEW_DAYS = 4  #: A history shorter than this has times of day on its axis, too.
@@ -76,7 +76,7 @@ def _draw_line(axis: Axes, runs: pd.DataFrame, changes: pd.DataFrame) -> None:
     for change in changes.itertuples():
         (at,) = _dates(pd.Series([change.started]))
         axis.axvline(at, color=Ink.HIGHLIGHT, linewidth=1.2)
-        text = f" {change.run}, {change.outcome}: {format_ms(change.candidate)}"
+        text = f" {change.run}, {change.outcome}: {change.candidate:.3g} ms"
         axis.annotate(text, (at, 1), xycoords=("data", "axes fraction"), fontsize=8,
                       color=Ink.HIGHLIGHT, va="top", annotation_clip=False)  # fmt: skip
     axis.set_ylabel("ms")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,16 +18,14 @@ from workbench.api import (
     WRONG,
     Table,
     UsageError,
-    atomic_write,
     plural,
     show_table,
-    unknown_name,
 )
 from workbench.plugins.history.change_points import find_changes
 from workbench.plugins.history.frames import HISTORY, RESOURCES
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    pass
 
 
 @dataclass(frozen=True)
@@ -118,17 +115,6 @@ def read_history(roots: Iterable[str | Path] = (".",)) -> History:
         .reset_index(drop=True)
     )
     return History(HISTORY.check(table), find_changes(table), tuple(problems))
-
-
-def write_figure(figure: Figure, path: Path) -> Path:
-    """Write a figure in the format of the path's suffix; returns the path."""
-    kind = path.suffix.removeprefix(".").lower()
-    formats = figure.canvas.get_supported_filetypes()
-    if kind not in formats:
-        raise unknown_name("format", kind, formats, where=path)
-    content = io.BytesIO()
-    figure.savefig(content, format=kind)
-    return atomic_write(path, content.getvalue())
 
 
 def find_all_runs(roots: Iterable[str | Path]) -> list[Path]:

@@ -4,6 +4,6 @@ from workbench.api import Plugin
 
 _HERE = "workbench.plugins.llm"
 PLUGIN = Plugin(
-    models={"llm": f"{_HERE}.model:LanguageModel"},
+    models={"llm:": f"{_HERE}.model:LanguageModel"},
     rules={"settings of language models": f"{_HERE}.findings:SETTINGS"},
 )

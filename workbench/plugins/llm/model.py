@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from workbench import EagerModelBase, ExportOptions, WorkbenchError
-from workbench.api import UsageError, read_json, unknown_name
+from workbench.api import UsageError, load_record, unknown_name
 from workbench.jobs import list_llm_transforms
 
 #: Sizes of published models, as upstream's ``params.json`` has them.
@@ -29,7 +29,6 @@ PRESETS: dict[str, dict[str, Any]] = {
         "rope_scale_factor": 32,
     },
 }  # fmt: skip
-LARGEST_PARAMS = 100_000
 
 
 #: What may follow the name, such as ``llm:smollm2_135m,layers=4,sdpa=0``, and the defaults.
@@ -200,7 +199,7 @@ def _parse_change(text: str) -> tuple[str, int]:
 def _read_params(path: Path) -> dict[str, Any]:
     if path.suffix != ".json":
         raise unknown_name("language model", str(path), [*PRESETS, "path/to/params.json"])
-    params = read_json(path, LARGEST_PARAMS)
+    params: dict[str, Any] = load_record(dict, path)
     if not isinstance(params.get("vocab_size"), int):
         raise WorkbenchError("is no params.json of a language model", where=path)
     return params

@@ -189,18 +189,18 @@ def open_torch(settings: Settings, arrays: Sequence[np.ndarray]) -> Model:
     """A program of ``torch.export``, its operators called one after the other, or compiled."""
     import torch
 
-    from workbench.graphs import tree_flatten, tree_unflatten
+    from workbench.graphs import tree_leaves, tree_map
     from workbench.plugins.runtimes.files import label_node
 
     torch.set_num_threads(settings.threads)
     program: Any = torch.export.load(settings.path)
     module = program.module(check_guards=False)
-    examples, structure = tree_flatten(program.example_inputs)
     leaves = [
         torch.from_numpy(array.copy("K")).to(example.dtype)
-        for array, example in zip(arrays, examples, strict=True)
+        for array, example in zip(arrays, tree_leaves(program.example_inputs), strict=True)
     ]
-    args, kwargs = tree_unflatten(leaves, structure)
+    given = iter(leaves)
+    args, kwargs = tree_map(lambda _: next(given), program.example_inputs)
     names = {node.name: label_node(node) for node in module.graph.nodes}
     compiled = settings.runtime == "compile"
     if not compiled:
@@ -208,7 +208,7 @@ def open_torch(settings: Settings, arrays: Sequence[np.ndarray]) -> Model:
     call = torch.compile(module) if compiled else module
 
     def flatten(outputs: Any) -> list[Any]:
-        return [leaf for leaf in tree_flatten(outputs)[0] if isinstance(leaf, torch.Tensor)]
+        return [leaf for leaf in tree_leaves(outputs) if isinstance(leaf, torch.Tensor)]
 
     def run() -> list[Any]:
         with torch.inference_mode():

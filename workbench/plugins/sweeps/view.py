@@ -15,7 +15,7 @@ from workbench.api import (
     show_note,
     show_table,
 )
-from workbench.jobs import list_classes, show_phases
+from workbench.jobs import list_classes
 
 #: What hiding an extension does not change.
 NOT_COVERED = (
@@ -34,8 +34,7 @@ def list_sweeps(run: Any, top: int) -> list[Part]:
     """What ISA levels, threads and sizes bring, and what is not covered; empty without sweeps."""
     parts = list(_isa_levels(run))
     if run.record.plan.sweep:
-        parts += [show_note(*run.size_changes)] if run.size_changes else []
-        parts += show_phases(run)
+        parts.append(show_note(*(run.size_changes or ("The sizes have no times to compare.",))))
     if run.scaling is not None:
         caption = "speedup: over the fewest threads; wall time; 95 % intervals"
         parts += [show_table(run.scaling, caption=caption)]

@@ -1,26 +1,27 @@
-"""Where a runner runs: this machine, QEMU on it, or a device reached with adb or ssh."""
+"""Where a runner runs: this machine, or another one that a plug-in reaches."""
 
+import re
+
+from workbench import plugin
 from workbench.errors import UsageError, unknown_name
 from workbench.run.targets.host import HOST, Host
 
-TARGETS = ("host", "qemu[:CPU]", "android[:SERIAL]", "ssh:HOST")
+
+def find_target(name: str, power: str = "") -> type[Host]:
+    """The kind of a target by its name; UsageError if there is none, or none of this power mode."""
+    kind, forms = name.partition(":")[0], plugin.names_of("targets")
+    form = next((form for form in forms if re.split(r"\W", form)[0] == kind), "")
+    found = Host if name == HOST.name else plugin.find("targets", form)
+    if found is None:
+        raise unknown_name("target", name, [HOST.name, *forms], where="--target")
+    if power and not found.modes:
+        raise UsageError(f"{kind} has no power modes", where=f"power {power}")
+    if power and power not in found.modes:
+        raise unknown_name("power mode", power, found.modes, where="power")
+    return found
 
 
 def open_target(name: str, *, power: str = "") -> Host:
     """Open a target: where a runner runs."""
-    from workbench.run.targets.android import Android
-    from workbench.run.targets.qemu import Qemu
-    from workbench.run.targets.remote import Ssh
-
-    kind, _, rest = name.partition(":")
-    if power and kind != "android":
-        raise UsageError("only Android devices have power modes", where=f"power {power}")
-    if name == "host":
-        return HOST
-    if kind == "qemu":
-        return Qemu(rest or "max")
-    if kind == "android":
-        return Android(rest, power=power)
-    if kind == "ssh":
-        return Ssh(rest)
-    raise unknown_name("target", name, TARGETS, where="--target")
+    found = find_target(name, power)
+    return HOST if found is Host else found(name.partition(":")[2], power)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +17,7 @@ from statistics import median
 from typing import IO, Any, Self
 
 from workbench.errors import TargetError
+from workbench.store import sha256_of
 
 #: Of an answer that is kept in memory, in bytes: ``/proc/cpuinfo`` takes 2 kB a core.
 LONGEST_ANSWER = 2**22
@@ -103,6 +104,19 @@ class Host:
 
     name = "host"
     emulated = False
+    modes: Collection[str] = ()
+    ask = staticmethod(ask)
+    check_length = staticmethod(check_length)
+    name_platform = staticmethod(platform_name)
+    hash_file = staticmethod(sha256_of)
+
+    def __init__(self, rest: str = "", power: str = "") -> None:
+        """Reach what the ``rest`` of its name says, in one of its power ``modes``."""
+
+    @staticmethod
+    def examine() -> Iterator[tuple[str, ...]]:
+        """What such targets lack here: subject, status, detail and fix of checks of the doctor."""
+        yield from ()
 
     @property
     def platform(self) -> str:

@@ -8,7 +8,7 @@ import itertools
 import torch
 from torch import Tensor, nn
 
-from workbench.models.zoo.blocks import convolution, initialize, set_norm_statistics
+from workbench.plugins.zoo.blocks import convolution, initialize, set_norm_statistics
 
 
 def double_convolution(inputs: int, outputs: int) -> nn.Sequential:

@@ -6,12 +6,12 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from workbench.errors import UsageError, WorkbenchError, unknown_name
-from workbench.records.layers import Layers
-from workbench.store import is_ours
+from workbench.api import UsageError, unknown_name
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from workbench import Measurement
 
 
 #: The formats, and what opens their files.
@@ -58,24 +58,19 @@ def export_trace(
     if baseline is not None and to == "csv":
         raise UsageError("csv holds one trace", where="--baseline", hint="it is for perfetto")
     place, before = (None if path is None else Path(path) for path in (out, baseline))
-    if to == "csv":
-        return _write_csv(Path(etdump), place)
-    return _write_timeline(Path(etdump), place, before)
+    if to == "perfetto":
+        return _write_timeline(Path(etdump), place, before)
+    from workbench import read_etdump
+    from workbench.api import write_csvs
 
-
-def _write_csv(etdump: Path, out: Path | None) -> list[Path]:
-    from workbench.trace.etdump import read_etdump
-    from workbench.trace.writers import write_csvs
-
-    name = _name_side(etdump)
-    folder = etdump.parent if out is None else out
-    return write_csvs([read_etdump(etdump)], folder / etdump.name, model_id=name)
+    folder, trace = place or Path(etdump).parent, Path(etdump)
+    return write_csvs([read_etdump(trace)], folder / trace.name, model_id=_name_side(trace))
 
 
 def _write_timeline(etdump: Path, out: Path | None, baseline: Path | None) -> list[Path]:
     """One or two traces as a timeline."""
-    from workbench.trace.etdump import read_etdump
-    from workbench.trace.writers import write_perfetto
+    from workbench import read_etdump
+    from workbench.plugins.convert.perfetto import write_perfetto
 
     paths = {_name_side(etdump): etdump}
     if baseline is not None:
@@ -96,35 +91,35 @@ def _name_side(path: Path) -> str:
     return path.stem.encode(errors="replace").decode()
 
 
-def _find_sidecar(etdump: Path) -> Layers | None:
-    """What the instructions of a trace's program were in the model, if a run is around it."""
-    from workbench.analysis.open import open_run
-
-    etdump = etdump.resolve()
-    with contextlib.suppress(WorkbenchError):
-        for run in map(open_run, filter(is_ours, etdump.parents[:2])):
-            for m in run.measurements:
-                if etdump in [run.locate(session.etdump).resolve() for session in m.sessions]:
-                    return m.sidecar
-    return None
-
-
 def _tabulate_spans(events: pd.DataFrame, etdump: Path) -> pd.DataFrame:
     """The spans of a trace with label, layer, source line and shapes of their operators."""
-    from workbench.analysis.attribution import attribute_layers
-    from workbench.analysis.layers import add_layers
-    from workbench.analysis.ledger import build_ledger
-    from workbench.analysis.operators import label_operators, tabulate_operators, tabulate_spans
+    from workbench.api import label_operators, tabulate_spans
 
     spans = tabulate_spans(events)
-    if spans["key"].isna().all():
+    operators = spans[spans["key"].notna()].drop_duplicates("key")[["key", "name"]].astype(object)
+    if operators.empty:
         return spans
-    ledger = build_ledger(events)
-    operators = tabulate_operators(ledger)
-    if sidecar := _find_sidecar(etdump):
-        operators = add_layers(operators, attribute_layers(ledger, sidecar))
+    if m := _find_measurement(etdump):
+        known = m.operators[m.operators.columns.difference(["name"])]
+        operators = operators.merge(known, on="key", how="left")
     operators = operators.assign(label=label_operators(operators), logged=operators["name"])
     operators = operators.set_index("key").rename(columns={"module": "layer"})
     for column in operators.columns.intersection(["label", "layer", "source", "shapes", "logged"]):
         spans[column] = spans["key"].astype(object).map(operators[column])
     return spans
+
+
+def _find_measurement(etdump: Path) -> Measurement | None:
+    """The measurement that a trace is one of, if a run is around it."""
+    from workbench import WorkbenchError, open_run
+
+    etdump = etdump.resolve()
+    for folder in etdump.parents[:2]:
+        if not (folder / "manifest.json").is_file():
+            continue
+        with contextlib.suppress(WorkbenchError):
+            run = open_run(folder)
+            for m in run.measurements:
+                if etdump in [run.locate(session.etdump).resolve() for session in m.sessions]:
+                    return m
+    return None

@@ -12,21 +12,16 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
-from workbench.errors import TargetError, UsageError, WorkbenchError
-from workbench.run.targets.host import (
-    LONGEST_ANSWER,
-    TIMEOUT_S,
-    Host,
-    ask,
-    check_length,
-    platform_name,
-)
-from workbench.store import atomic_write, safe_name, sha256_of
+from workbench import WorkbenchError
+from workbench.api import UsageError, atomic_write, safe_name
+from workbench.jobs import Host, TargetError
 
+#: Time limit of a command, in seconds.
+TIMEOUT_S = 30.0
 #: Limits for copying a file, in seconds and bytes.
 TRANSFER_TIMEOUT_S, LARGEST_FILE = 600.0, 2**30
 
@@ -59,10 +54,10 @@ class Remote(Host, abc.ABC):
         out: IO[bytes] | None = None,
     ) -> bytes:
         """Run a shell script there; returns its output. TargetError if it fails or times out."""
-        most = LARGEST_FILE if out else LONGEST_ANSWER
+        limits: dict[str, Any] = {"most": LARGEST_FILE} if out else {}
         with open(stdin or os.devnull, "rb") as source:
             command = self.shell(script)
-            done = ask(command, self.name, timeout_s, stdin=source, out=out, most=most)
+            done = self.ask(command, self.name, timeout_s, stdin=source, out=out, **limits)
         if done.returncode:
             words = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
             reason = words[0] if words else f"code {done.returncode}"
@@ -81,7 +76,7 @@ class Remote(Host, abc.ABC):
 
     def push(self, path: Path) -> str:
         """Copy a local file there, under its hash; returns its path there."""
-        digest = sha256_of(path)
+        digest = self.hash_file(path)
         remote = f"{self.base}/files/{digest[:16]}-{safe_name(path.name)}"
         if remote not in self._there:
             self._upload({path: remote}, executable=False)
@@ -109,7 +104,7 @@ class Remote(Host, abc.ABC):
             file.seek(0)
             digest_there = file.readline(200)
             atomic_write(path, file.read())
-        if digest_there.split()[:1] != [sha256_of(path).encode()]:
+        if digest_there.split()[:1] != [self.hash_file(path).encode()]:
             raise TargetError("a file arrived damaged", where=path, hint="try another cable")
 
     def is_alive(self) -> bool:
@@ -137,7 +132,7 @@ class Remote(Host, abc.ABC):
         listed = self.sh(f"sha256sum {names} 2>/dev/null || true").decode(errors="replace")
         there = {path: digest for digest, path in re.findall(r"^(\w{64})\s+(.*)$", listed, re.M)}
         for path, remote in files.items():
-            digest = sha256_of(path)
+            digest = self.hash_file(path)
             if there.get(remote) == digest:
                 continue
             new = self.quote(f"{remote}.{secrets.token_hex(4)}")
@@ -158,7 +153,7 @@ SSH_FAILED = 255
 class Ssh(Remote):
     """A host by the ssh client's name for it; all commands share one connection."""
 
-    def __init__(self, host: str):
+    def __init__(self, host: str, power: str = ""):
         if not re.fullmatch(r"[A-Za-z0-9_][\w.@:%\[\]-]*", host, re.ASCII):
             raise UsageError(f"invalid host name: {host!r}", where="--target ssh:HOST")
         if not shutil.which("ssh"):
@@ -180,7 +175,17 @@ class Ssh(Remote):
     @property
     def platform(self) -> str:
         """The platform's name."""
-        return platform_name("linux", self.machine)
+        return self.name_platform("linux", self.machine)
+
+    @staticmethod
+    def examine() -> Iterator[tuple[str, ...]]:
+        """Whether there is an ssh client: a check of the doctor."""
+        subject = "--target ssh:HOST"
+        if not shutil.which("ssh"):
+            yield subject, "note", "no ssh client", "apt install openssh-client"
+            return
+        answer = subprocess.run(["ssh", "-V"], capture_output=True, timeout=TIMEOUT_S).stderr
+        yield subject, "ok", answer.decode(errors="replace").strip().split(",")[0]
 
     def shell(self, script: str) -> list[str]:
         """The ssh command that runs a shell script there."""
@@ -213,7 +218,7 @@ class Ssh(Remote):
                     time.sleep(0.02)
                     if time.monotonic() > deadline:
                         raise TargetError("no connection", where=self.name)
-                    check_length(os.fstat(errors.fileno()).st_size, self.name)
+                    self.check_length(os.fstat(errors.fileno()).st_size, self.name)
             except BaseException:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)  # with what it has started
@@ -227,5 +232,5 @@ class Ssh(Remote):
     def _disconnect(self) -> None:
         command = ["ssh", *self._options, "-O", "exit", self.host]
         with contextlib.suppress(TargetError):
-            ask(command, self.name, CONNECT_TIMEOUT_S)
+            self.ask(command, self.name, CONNECT_TIMEOUT_S)
         shutil.rmtree(Path(self._folder), ignore_errors=True)

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from workbench.errors import TargetError, UsageError, WorkbenchError, unknown_name
-from workbench.run.targets.host import TIMEOUT_S, ask
-from workbench.run.targets.remote import Remote
+from workbench import WorkbenchError
+from workbench.api import UsageError
+from workbench.jobs import TargetError
+from workbench.plugins.targets.remote import TIMEOUT_S, Remote
 
 #: A folder from which a device's shell can run programs.
 BASE = "/data/local/tmp/executorch-workbench"
@@ -27,6 +28,23 @@ _PROPERTIES = {
     "android": "ro.build.version.release",
 }
 
+#: The output of ``settings get`` for a setting without a value.
+UNSET = "null"
+
+_SCALES = ("window_animation_scale", "transition_animation_scale", "animator_duration_scale")
+
+#: The settings of each power mode: full speed, awake while plugged in; or as an app developer has
+#: them. From Arm's learning path.
+MODES = {
+    "boost": {"low_power": "0", "stay_on_while_plugged_in": "15", **dict.fromkeys(_SCALES, "0")},
+    "developer": {"low_power": "0", "stay_on_while_plugged_in": "1", **dict.fromkeys(_SCALES, "1")},
+}
+#: What can have been saved.
+_KNOWN = frozenset(name for mode in MODES.values() for name in mode)
+_VALUE = re.compile(r"[\w.-]{1,20}")
+#: The CPU features, by the kernel's names, by which XNNPACK chooses its kernels.
+FEATURES = ("sme2", "sme", "sve2", "i8mm", "bf16", "asimddp", "asimdhp")
+
 
 class Android(Remote):
     """A device by its serial number or ``host:port``; by default, the only one connected.
@@ -35,15 +53,30 @@ class Android(Remote):
     """
 
     platform = "android"
+    modes = MODES
 
-    def __init__(self, serial: str = "", *, power: str = ""):
-        if power and power not in MODES:
-            raise unknown_name("power mode", power, MODES, where="power")
+    def __init__(self, serial: str = "", power: str = ""):
         self.power = power
         self.serial = find_device(serial)
         super().__init__(f"android:{self.serial}", BASE)
         self._saved = self.quote(f"{BASE}/settings.json")  # its own, while they are changed
         self._restore_settings()
+
+    @staticmethod
+    def examine() -> Iterator[tuple[str, ...]]:
+        """A check of each device; one of adb where there is none."""
+        subject = "--target android"
+        try:
+            version = re.search(r"Version (\S+)", adb("version"))
+            devices = list_devices()
+        except WorkbenchError as error:
+            yield subject, "note", error.what, error.hint or ""
+            return
+        name = f"adb {version[1]}" if version else "adb"
+        if not devices:
+            yield subject, "note", f"{name}, no device", "connect one, USB debugging on"
+        for serial, state in sorted(devices.items()):
+            yield f"{subject}:{serial}", *_examine_device(name, serial, state)
 
     def shell(self, script: str) -> list[str]:
         """The adb command that runs a shell script on the device."""
@@ -135,29 +168,27 @@ def list_devices() -> dict[str, str]:
     return dict(re.findall(r"^(\S+)[ \t]+(\S+)", "\n".join(lines), re.MULTILINE))
 
 
+def _examine_device(name: str, serial: str, state: str) -> tuple[str, ...]:
+    """The architecture of a device, and its features that XNNPACK uses."""
+    if state != "device":
+        return "note", f"{name}, {state}", "allow USB debugging on its screen"
+    try:
+        answer = adb("-s", serial, "shell", "-T", "uname -m; cat /proc/cpuinfo")
+    except WorkbenchError as error:
+        return "note", error.what, error.hint or ""
+    listed = re.search(r"^Features\s*:(.*)$", answer, re.MULTILINE)
+    features = set(listed[1].split()) if listed else set()
+    extensions = ", ".join(f for f in FEATURES if f in features) or "no known extension"
+    return "ok", f"{name}, {answer.partition(chr(10))[0].strip()}: {extensions}"
+
+
 def adb(*arguments: str) -> str:
     """The output of an adb command; WorkbenchError without adb, TargetError if it fails."""
     if not shutil.which("adb"):
         raise WorkbenchError("no adb", hint="install it (Debian: apt install adb)")
-    done = ask(["adb", *arguments], f"adb {arguments[0]}", TIMEOUT_S)
+    done = Remote.ask(["adb", *arguments], f"adb {arguments[0]}", TIMEOUT_S)
     answer = done.stdout.decode(errors="replace")
     if done.returncode:
         words = (done.stderr.decode(errors="replace") or answer).strip().splitlines()
         raise TargetError(words[-1] if words else "adb failed", where=f"adb {arguments[0]}")
     return answer
-
-
-#: The output of ``settings get`` for a setting without a value.
-UNSET = "null"
-
-_SCALES = ("window_animation_scale", "transition_animation_scale", "animator_duration_scale")
-
-#: The settings of each power mode: full speed, awake while plugged in; or as an app developer has
-#: them. From Arm's learning path.
-MODES = {
-    "boost": {"low_power": "0", "stay_on_while_plugged_in": "15", **dict.fromkeys(_SCALES, "0")},
-    "developer": {"low_power": "0", "stay_on_while_plugged_in": "1", **dict.fromkeys(_SCALES, "1")},
-}
-#: What can have been saved.
-_KNOWN = frozenset(name for mode in MODES.values() for name in mode)
-_VALUE = re.compile(r"[\w.-]{1,20}")

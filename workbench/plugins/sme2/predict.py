@@ -11,21 +11,15 @@ from typing import Any
 
 import pandas as pd
 
-from workbench.analysis.attribution import attribute_kernel, attribute_operator
-from workbench.analysis.dataflow import instruction_of
-from workbench.analysis.xnnpack.graph import is_pointwise
-from workbench.analysis.xnnpack.operators import predict_operators
-from workbench.errors import StoreError
-from workbench.export.layers import resize
-from workbench.export.program import Program
-from workbench.frames import SME2
-from workbench.records.layers import Layers, XNode, XValue
-from workbench.upstream import TESTED, describe_version
-from workbench.wording import format_share
+from workbench import Comparison, Measurement, Program, WorkbenchError
+from workbench.graphs import predict_calls, resize
+from workbench.plugins.sme2.frames import SME2
 
+#: The versions of ExecuTorch whose XNNPACK was executed.
+CHECKED = ("1.5.0", "1.5.1")
 #: Kernels of matrix products by the types of activations and weights, of one row and of several:
 #: without SME2 on an Armv8.6 core (i8mm, dot products, fp16), and with it. Executed under QEMU with
-#: the XNNPACK of ExecuTorch 1.5 (``tests/test_qemu.py``).
+#: the XNNPACK of ExecuTorch 1.5 (``tests/plugins/targets/test_qemu.py``).
 _PRODUCTS = {
     ("fp32", "fp32"): (("neon", "neon"), ("sme2_mla", "sme2_mopa")),
     ("fp16", "fp16"): (("fp16", "fp16"), ("sme2_dot", "sme2_mopa")),
@@ -77,7 +71,7 @@ _LEAST_SAMPLES = 3
 _DTYPE = "--dtype "
 ONE_ROW = "one row: limited by reading the weights; published speed-ups are 0.3x to 1.1x"
 LIMITS = (
-    f"Predicted from the program and the XNNPACK of ExecuTorch {' and '.join(TESTED)}: which "
+    f"Predicted from the program and the XNNPACK of ExecuTorch {' and '.join(CHECKED)}: which "
     "kernels run, not how fast. "
     "Cores share an SME2 unit: in published runs, four threads were slower than two."
 )
@@ -85,42 +79,36 @@ LIMITS = (
 
 def describe_limits(version: str) -> str:
     """What a prediction does not say, and whether it was checked with a version of ExecuTorch."""
-    untested = describe_version(version)
-    return f"{LIMITS} Not checked: {untested}." if untested else LIMITS
+    known = f"Not checked: executorch {version} is not among {', '.join(CHECKED)}."
+    return LIMITS if version in CHECKED else f"{LIMITS} {known}"
 
 
-def predict_kernels(layers: Layers, method: str = "") -> pd.DataFrame:
-    """The kernel of every operator of a method with SME2 and without: ``frames.SME2``.
+def predict_kernels(layers: Any) -> pd.DataFrame:
+    """The kernel of every operator of the first method with SME2 and without: ``frames.SME2``.
 
-    The first method by default. Operators are those that XNNPACK runs on a CPU with fp16 kernels.
+    Operators are those that XNNPACK runs on a CPU with fp16 kernels.
     """
-    chosen = next(m for m in layers.methods if method in ("", m.name))
-    rows = []
-    for number, call in enumerate(chosen.instructions):
-        if call.kind == "kernel":
-            fate = {"kernel_off": _PORTABLE, "kernel_on": _PORTABLE, "operator": call.name}
-            rows.append(attribute_kernel(chosen, call) | fate | {"instruction": number})
-        values = {value.id: value for value in call.xvalues}
-        for operator in predict_operators(call.xvalues, call.xnodes) if call.xnodes else ():
-            done = [call.xnodes[n] for n in operator.sources]
-            if not done:
-                continue
+    method, rows = layers.methods[0], []
+    numbers = {id(call): number for number, call in enumerate(method.instructions)}
+    for row, call, done, values in predict_calls(method):
+        kernels = {"kernel_off": _PORTABLE, "kernel_on": _PORTABLE, "operator": call.name}
+        if done:
             main = next((node for node in done if node.type in _TYPES), done[-1])
-            row = attribute_operator(chosen, call, values, operator)
-            rows.append(row | _choose_kernels(main, values) | {"instruction": number})
+            kernels = _choose_kernels(main, values)
+        rows.append(row | kernels | {"instruction": numbers[id(call)]})
     texts = {name: "" for name, kind, *_ in SME2.columns if kind == "text"}
     filled = ({name: value for name, value in row.items() if value is not None} for row in rows)
     return SME2.check(pd.DataFrame([texts | row for row in filled], columns=SME2.names))
 
 
-def _choose_kernels(node: XNode, values: Mapping[int, XValue]) -> dict[str, Any]:
+def _choose_kernels(node: Any, values: Mapping[int, Any]) -> dict[str, Any]:
     """Kernels, sizes of the product, what limits it with SME2, and what would bring it there."""
     if node.type not in _TYPES:
         names = dict.fromkeys(("kernel_off", "kernel_on"), _NO_PRODUCT)
         return {"operator": node.type, "dtype": values[node.inputs[0]].dtype, **names}
     left, right = (values[number] for number in node.inputs[:2])
     result, groups = values[node.outputs[0]], node.attributes.get("groups", 1)
-    kind = "FullyConnected" if node.type == "Conv2d" and is_pointwise(node) else node.type
+    kind = "FullyConnected" if node.is_pointwise else node.type
     types, name = (left.dtype, right.dtype), kind
     n, k = result.shape[-1], left.shape[-1]
     m = left.shape[-2] if kind == "BatchMatrixMultiply" else math.prod(result.shape[:-1])
@@ -187,9 +175,15 @@ def add_executed(
                 # ``sme2_mopa`` of a microkernel of KleidiAI, else its class of machine code.
                 match = re.search(_KLEIDIAI, top.at[row.key, "function"])
                 label = match[1] if match else top.at[row.key, "code"]
-                executed[instruction_of(row.key), row.xnodes] = label
+                executed[_instruction_of(row.key), row.xnodes] = label
         table[f"executed_{name}"] = [executed.get(key, "") for key in place]
     return table
+
+
+def _instruction_of(key: str) -> int:
+    """The instruction number in a ledger key; -1 for another chain or method."""
+    number = key.partition("/")[0]
+    return int(number) if number.isdecimal() else -1
 
 
 def describe_kernels(table: pd.DataFrame) -> str:
@@ -201,7 +195,7 @@ def describe_kernels(table: pd.DataFrame) -> str:
     on = products["kernel_on"].str.startswith("sme2")
     one_row = on & (products["reason"] == ONE_ROW)
     shares = [products["flops"][rows].sum() / total for rows in (on & ~one_row, one_row, ~on)]
-    kernels, one, without = map(format_share, shares)
+    kernels, one, without = (f"{100 * s:.{int(s < 0.0995)}f} %" for s in shares)
     return (
         f"of the arithmetic in matrix products and convolutions ({len(products)}), {kernels} would "
         f"run in SME2 kernels of several rows, {one} in those of one row, and {without} in none; "
@@ -228,7 +222,7 @@ def predict_program(program: Program) -> dict[str, pd.DataFrame]:
     layers, export = program.layers, program.export
     if layers is None:
         hint = "export it here, or copy its .layers.json with it"
-        raise StoreError("its operators are unknown", where=program.path, hint=hint)
+        raise WorkbenchError("its operators are unknown", where=program.path, hint=hint)
     parts = [program.model] + ([export.dtype] if export else [])
     if export and export.sqnr_db is not None:
         parts.append(f"SQNR {export.sqnr_db:.1f} dB")
@@ -250,3 +244,21 @@ def list_dtypes(program: Program) -> list[str]:
     tables = predict_program(program).values()
     remedies = dict.fromkeys(text for table in tables for text in table["remedy"])
     return [text.removeprefix(_DTYPE) for text in remedies if text.startswith(_DTYPE)]
+
+
+def predict_measured(m: Measurement) -> pd.DataFrame | None:
+    """The kernels that its program would run with SME2 and without: ``frames.SME2``."""
+    return predict_kernels(m.resized) if m.resized and m.resized.methods else None
+
+
+def predict_compared(ab: Comparison) -> pd.DataFrame | None:
+    """The kernels that the program would run with SME2 and without: ``frames.SME2``.
+
+    If the sides differ in SME2, and both were sampled, ``executed_off`` and ``executed_on`` name
+    those that did run.
+    """
+    table, sides = predict_measured(ab.candidate), (ab.baseline, ab.candidate)
+    evidence = [(side.operators, side.machine_code) for side in sides]
+    if table is None or ab.toggle != "sme2" or any(each is None for _, each in evidence):
+        return table
+    return add_executed(table, evidence)

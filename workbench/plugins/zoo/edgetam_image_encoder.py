@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate, pad
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
-from workbench.models.zoo.blocks import (
+from workbench.plugins.zoo.blocks import (
     SqueezeExcitation,
     convolution,
     initialize,

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from workbench.models.zoo.blocks import Block, initialize
+from workbench.plugins.zoo.blocks import Block, initialize
 
 
 class VisionTransformer(nn.Module):

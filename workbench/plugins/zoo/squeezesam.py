@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from workbench.models.zoo.blocks import Block, convolution, initialize, set_norm_statistics
+from workbench.plugins.zoo.blocks import Block, convolution, initialize, set_norm_statistics
 
 
 def convolve(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:

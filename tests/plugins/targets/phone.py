@@ -10,10 +10,10 @@ import subprocess
 import time
 
 from workbench.errors import WorkbenchError
+from workbench.plugins.targets.android import Android
+from workbench.plugins.targets.qemu import Qemu
+from workbench.plugins.targets.remote import Remote
 from workbench.run.bundle import fetch_debian
-from workbench.run.targets.android import Android
-from workbench.run.targets.qemu import Qemu
-from workbench.run.targets.remote import Remote
 
 SERIAL = "127.0.0.1:5555"
 
@@ -137,7 +137,7 @@ def missing():
 
 def use_folder(patch, base):
     """Let the workbench use this folder of the device: there is no ``/data`` here."""
-    patch.setattr("workbench.run.targets.android.BASE", base)
+    patch.setattr("workbench.plugins.targets.android.BASE", base)
 
 
 def emulate(patch):

@@ -1,4 +1,4 @@
-"""The built-in networks are the published ones, and stay alive; their table is complete."""
+"""The networks are the published ones, and stay alive; their table is complete."""
 
 import random
 import sys
@@ -9,7 +9,7 @@ import torch
 
 import workbench as wb
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 sys.path.insert(0, str(ROOT / "tests" / "benchmarks"))
 
 from zoo import HEADER, measure_in_process, read_rows, warm_up  # noqa: E402

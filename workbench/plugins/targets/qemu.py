@@ -1,18 +1,16 @@
 """The runner's aarch64 build in QEMU's user mode: shows which code runs, not how fast."""
 
-import platform
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from workbench.errors import WorkbenchError, unknown_name
-from workbench.run.build import ARCHITECTURES
-from workbench.run.bundle import BACKPORTS, BY_HAND, fetch_debian
-from workbench.run.targets.host import HOST, Host
+from workbench import WorkbenchError
+from workbench.api import unknown_name
+from workbench.jobs import Host, fetch_tool
 
 #: The first version with SME2.
 OLDEST = (10, 1)
@@ -31,7 +29,8 @@ class Qemu(Host):
     platform = f"qemu-{MACHINE}"
     machine = MACHINE
 
-    def __init__(self, cpu: str):
+    def __init__(self, cpu: str = "", power: str = ""):
+        cpu = cpu or "max"
         self.emulator = find_qemu()
         cpus = re.findall(r"^[ \t]+(\S+)$", _ask(self.emulator, "-cpu", "help"), re.MULTILINE)
         if cpu not in cpus:
@@ -39,13 +38,26 @@ class Qemu(Host):
         self.cpu = cpu
         self.name = "qemu" if cpu == "max" else f"qemu:{cpu}"
 
+    @staticmethod
+    def examine() -> Iterator[tuple[str, ...]]:
+        """Whether there is an emulator, or where it comes from: a check of the doctor."""
+        subject, installed = "--target qemu", shutil.which(f"qemu-{MACHINE}")
+        version = qemu_version(Path(installed)) if installed else ()
+        if version >= OLDEST:
+            yield subject, "ok", f"QEMU {'.'.join(map(str, version))}, {installed}"
+        elif sys.platform == "linux" and shutil.which("apt-get") and shutil.which("dpkg-deb"):
+            yield subject, "ok", "downloaded from Debian (signed) on first use"
+        else:
+            least = ".".join(map(str, OLDEST))
+            yield subject, "note", f"no qemu-{MACHINE} {least}", "use a Debian machine"
+
     def command(self, argv: Sequence[str]) -> list[str]:
         """The local command that runs ``argv`` on the emulated CPU."""
         return [str(self.emulator), "-cpu", PROPERTIES.get(self.cpu, self.cpu), *argv]
 
     def outline(self) -> dict[str, Any]:
         """The emulated CPU, the emulator, and the machine that it runs on."""
-        host, version = HOST.outline(), ".".join(map(str, qemu_version(self.emulator)))
+        host, version = Host().outline(), ".".join(map(str, qemu_version(self.emulator)))
         names = {"cpu": f"{self.cpu} of QEMU {version}", "machine": MACHINE}
         return {**host, **names, "emulated_on": f"{host['cpu']} ({host['machine']})"}
 
@@ -59,12 +71,7 @@ def find_qemu() -> Path:
         raise WorkbenchError(
             "QEMU's user mode needs Linux", hint="use a Linux machine or container"
         )
-    here, _ = ARCHITECTURES.get(platform.machine(), ("", ""))
-    if not here:
-        raise WorkbenchError(f"no qemu-{MACHINE} of 10.1 or newer", hint=BY_HAND)
-    path = f"usr/bin/qemu-{MACHINE}"
-    files = fetch_debian(["qemu-user"], [path], architecture=here, suite=BACKPORTS)
-    return files / Path(path).name
+    return fetch_tool("qemu-user", f"usr/bin/qemu-{MACHINE}")
 
 
 def qemu_version(emulator: Path) -> tuple[int, ...]:

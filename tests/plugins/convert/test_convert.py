@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import workbench as wb
 
-GOLDEN = sorted((Path(__file__).parent / "data" / "etdump").glob("*.etdump"))
+GOLDEN = sorted((Path(__file__).parents[2] / "data" / "etdump").glob("*.etdump"))
 TRACE = next(path for path in GOLDEN if path.stem == "two_methods")
 FORMATS = ["csv", "perfetto"]
 

@@ -5,7 +5,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from workbench.models.zoo.blocks import SqueezeExcitation, convolution, initialize
+from workbench.plugins.zoo.blocks import SqueezeExcitation, convolution, initialize
 
 # kernel, expanded channels, output channels, squeeze-and-excitation, activation, stride
 BLOCKS = (

@@ -1,0 +1,9 @@
+"""Plug-in: traces as files of other tools: tables as CSV, timelines for Perfetto."""
+
+from workbench.api import Plugin
+
+_HERE = "workbench.plugins.convert"
+PLUGIN = Plugin(
+    commands={"trace": f"{_HERE}.command:trace"},
+    attributes={"workbench.export_trace": f"{_HERE}.traces:export_trace"},
+)
