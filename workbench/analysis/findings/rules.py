@@ -107,7 +107,8 @@ def find_bottlenecks(m: Measurement) -> list[Finding]:
             new.sort(key=lambda finding: -len(finding.operators))
         worth = [finding for finding in new if m.emulated or finding.is_worth_it()]
         findings += worth
-        rest -= {key for finding in worth for key in finding.operators}
+        timed = [finding for finding in worth if finding.gain.of == "latency"]
+        rest -= {key for finding in timed for key in finding.operators}
         if rule.exact:
             remedied = [finding for finding in new if finding.remedy]
             unclaimed -= {key for finding in [*worth, *remedied] for key in finding.operators}
