@@ -48,11 +48,13 @@ FULL = {
     aten.full.default, aten.full_like.default, aten.new_full.default,
 }  # fmt: skip
 
-#: What has some elements of its operand, or all.
-_PASSING = VIEWS | {
-    aten.slice.Tensor, aten.select.int, aten.split.Tensor, aten.split_with_sizes.default,
-    aten.chunk.default, aten.unbind.int, aten.repeat.default, aten.expand_as.default,
+#: What takes some places along an axis; and what takes parts of a tensor.
+PLACES = {aten.slice.Tensor, aten.select.int}
+CUTS = PLACES | {
+    aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default, aten.unbind.int,
 }  # fmt: skip
+#: What has some elements of its operand, or all.
+_PASSING = VIEWS | CUTS | {aten.repeat.default, aten.expand_as.default}
 
 Build = Callable[..., Any]
 

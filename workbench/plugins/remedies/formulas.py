@@ -11,6 +11,7 @@ from torch.fx import Node
 from workbench.graphs import PRODUCTS, VIEWS, is_pure, tree_leaves
 from workbench.plugins.remedies.equivalence import (
     BORDERS,
+    PLACES,
     Build,
     Equivalent,
     Finder,
@@ -226,10 +227,6 @@ def find_lookup(finder: Finder, last: Node) -> Equivalent | None:
     return None
 
 
-#: What drops positions along an axis.
-_CUTS = {aten.select.int, aten.slice.Tensor}
-
-
 def find_order(finder: Finder, last: Node) -> Equivalent | None:
     """Layers after positions are dropped, where there are fewer of these, instead of before."""
     if not is_pure(last) or not is_float(last) or not is_static(last):
@@ -250,7 +247,7 @@ def _may_drop(finder: Finder, source: Node, nodes: list[Node]) -> bool:
     layers = [node for node in nodes if node.target in PRODUCTS]
     if not layers or elements(last) > _MOST_KEPT * elements(operand):
         return False
-    if last.target in _CUTS:
+    if last.target in PLACES:
         axis, *_ = _read_cut(last)
         return value(source).shape[axis : axis + 1] == value(operand).shape[axis : axis + 1]
     return layers[0] is nodes[0] and all(_is_pointwise(finder, node) for node in nodes)
@@ -265,7 +262,7 @@ def _drop_before(finder: Finder, source: Node, nodes: list[Node]) -> Equivalent 
 
     def build(x: Any, *given: Any) -> Any:
         values = dict(zip(constants, given, strict=True))
-        if last.target in _CUTS:  # with all axes, and of any number of them
+        if last.target in PLACES:  # with all axes, and of any number of them
             values[source] = aten.slice.Tensor(x, *_read_cut(last))
         else:
             values[source] = evaluate(last, values | {operand: x})
@@ -280,7 +277,7 @@ def _drop_before(finder: Finder, source: Node, nodes: list[Node]) -> Equivalent 
         return None
     layer = next(name_of(node) for node in others if node.target in PRODUCTS)
     text = f"{layer} after {name_of(last)}, which drops positions"
-    about = () if last.target in _CUTS else tuple(others)
+    about = () if last.target in PLACES else tuple(others)
     return Equivalent(
         "order", text, tuple(nodes), last, (source, *constants), build,
         elements(last) / elements(operand), sqnr_db, about=about,

@@ -12,7 +12,9 @@ from torch.fx import Node
 
 from workbench.graphs import is_pure, readers
 from workbench.plugins.remedies.equivalence import (
+    CUTS,
     MOST_PROVEN,
+    PLACES,
     Equivalent,
     Finder,
     Refused,
@@ -27,12 +29,16 @@ from workbench.plugins.remedies.equivalence import (
     reshape,
     value,
 )
-from workbench.plugins.remedies.moves import arrange, number
+from workbench.plugins.remedies.moves import RESHAPES, arrange, number
 
 aten: Any = torch.ops.aten
+#: Views that have all elements in the same order; selections of the only one along an axis, too.
+_SHAPES = RESHAPES | {
+    aten.view.default, aten.reshape.default, aten.flatten.using_ints, aten.select.int,
+}  # fmt: skip
+_SLICING = CUTS | _SHAPES | {operator.getitem}
 #: Layers of one input, or of one weight, from which on a single one is worth its slices.
 _LEAST_ALIKE = 3
-_CUTS = {aten.slice.Tensor, aten.select.int}
 #: Layers of constant weights whose rows do not depend on each other.
 _LAYERS = {aten.linear.default, aten.mm.default, aten.matmul.default}
 #: Outputs of a layer that is worth being a part of another one.
@@ -131,13 +137,6 @@ def _group(finder: Finder, last: Node) -> Equivalent | None:
     ))  # fmt: skip
 
 
-_SLICING = {
-    aten.slice.Tensor, aten.select.int, aten.unsqueeze.default, aten.split.Tensor,
-    aten.chunk.default, aten.unbind.int, aten.split_with_sizes.default, operator.getitem,
-    aten.view.default, aten.reshape.default, aten.squeeze.dim,
-}  # fmt: skip
-
-
 def find_tables(finder: Finder, last: Node) -> Equivalent | None:
     """Rows of several tables, one after the other, as those of one table."""
     if last.target not in (aten.cat.default, aten.stack.default) or not is_static(last):
@@ -213,13 +212,6 @@ def _flatten(finder: Finder, last: Node) -> Equivalent | None:
     return Equivalent("loops", text, tuple(nodes), last, sources, build, kept=kept)
 
 
-#: Views that have all elements in the same order; selections of the only one along an axis, too.
-_SHAPES = {
-    aten.view.default, aten.reshape.default, aten.squeeze.dim, aten.squeeze.dims,
-    aten.squeeze.default, aten.unsqueeze.default, aten.flatten.using_ints, aten.select.int,
-}  # fmt: skip
-
-
 #: The same operator of each part of a loop.
 Group = tuple[Node, ...]
 
@@ -267,7 +259,7 @@ def _list_steps(finder: Finder, last: Node) -> list[Group]:
             waiting += [each for each in _list_operands(group) if each not in waiting]
     for group in [*steps]:
         begins = not any(operand in steps for operand in _list_operands(group))
-        if begins and group[0].target in _SLICING | _SHAPES:
+        if begins and group[0].target in _SLICING:
             steps.remove(group)
     return steps
 
@@ -354,7 +346,7 @@ def _share_weights(finder: Finder, last: Node) -> Equivalent | None:
     if last.target not in _LAYERS or len(finder.varying(last)) != 1:
         return None
     part: Any = last.args[0]
-    if finder.varying(last)[0] is not part or part.target not in _CUTS:
+    if finder.varying(last)[0] is not part or part.target not in PLACES:
         return None
     source: Any = part.args[0]
     axis = arguments_of(part)["dim"] % value(source).ndim

@@ -13,6 +13,7 @@ import torch
 from torch.fx import Node
 
 from workbench.plugins.remedies.equivalence import (
+    CUTS,
     MOST_PROVEN,
     Equivalent,
     Finder,
@@ -371,12 +372,8 @@ def _reshape(shape: Shape, other: list[int]) -> list[tuple[Any, ...]]:
 
 
 #: What takes parts of a tensor, or drops and adds axes of one element.
-SLICES = {
-    aten.unbind.int, aten.split.Tensor, aten.split_with_sizes.default, aten.chunk.default,
-    aten.select.int, aten.slice.Tensor, aten.unfold.default,
-    aten.squeeze.dim, aten.squeeze.dims, aten.squeeze.default, aten.unsqueeze.default,
-}  # fmt: skip
-_RESHAPES = {aten.squeeze.dim, aten.squeeze.dims, aten.squeeze.default, aten.unsqueeze.default}
+RESHAPES = {aten.squeeze.dim, aten.squeeze.dims, aten.squeeze.default, aten.unsqueeze.default}
+SLICES = CUTS | RESHAPES | {aten.unfold.default}
 
 
 def find_slices(finder: Finder, last: Node) -> Equivalent | None:
@@ -386,7 +383,7 @@ def find_slices(finder: Finder, last: Node) -> Equivalent | None:
         return None
     single = isinstance(value(last), torch.Tensor)
     shape = value(source).shape
-    if last.target in _RESHAPES and not value(last).is_floating_point():
+    if last.target in RESHAPES and not value(last).is_floating_point():
         return None
     plain = last.target is aten.slice.Tensor and last.args[4:] in ((), (1,))
     if elements(source) > MOST_PROVEN or (plain and value(last).shape != shape):
@@ -407,10 +404,14 @@ def find_slices(finder: Finder, last: Node) -> Equivalent | None:
     return Equivalent("slices", "", (last,), last, (source,), build)
 
 
+#: What has the elements of its operand with the axes in another order.
+TRANSPOSES = {aten.transpose.int, aten.permute.default}
+
+
 def find_undone(finder: Finder, last: Node) -> Equivalent | None:
     """Two transposes: the second one undoes the first."""
-    before: Any = last.args[0] if last.target in _TRANSPOSES else None
-    if before is None or before.target not in _TRANSPOSES:
+    before: Any = last.args[0] if last.target in TRANSPOSES else None
+    if before is None or before.target not in TRANSPOSES:
         return None
     source: Any = before.args[0]
     sizes = list(range(2, 2 + value(source).ndim))  # whatever they are, the axes are moved alike
@@ -418,6 +419,3 @@ def find_undone(finder: Finder, last: Node) -> Equivalent | None:
     if not torch.equal(evaluate(last, {before: evaluate(before, {source: x})}), x):
         return None
     return Equivalent("transposes", "", (before, last), last, (source,), lambda x: x, kept=0.0)
-
-
-_TRANSPOSES = {aten.transpose.int, aten.permute.default}

@@ -50,7 +50,7 @@ from workbench.plugins.remedies.graph import (
 from workbench.plugins.remedies.indexing import find_sums
 from workbench.plugins.remedies.linear import count_products, find_matrices
 from workbench.plugins.remedies.loops import find_loops, find_tables
-from workbench.plugins.remedies.moves import find_slices, find_undone
+from workbench.plugins.remedies.moves import TRANSPOSES, find_slices, find_undone
 from workbench.plugins.remedies.operators import OF_XNNPACK, RULES, find_operator, find_product
 from workbench.plugins.remedies.repeats import find_broadcasts, find_groups, find_masks
 from workbench.plugins.remedies.table import REMEDIES
@@ -78,12 +78,8 @@ _MOST_ROUNDS = 12
 def _free_strides(exported: ExportedProgram) -> None:
     """Let no view rely on the strides of a result: what replaces it may have others."""
     for node in exported.graph.nodes:
-        if node.target is aten.view.default and node.args[0].target in _MOVING:
+        if node.target is aten.view.default and node.args[0].target in TRANSPOSES:
             node.target = aten.reshape.default
-
-
-#: What has the strides of its operand in another order.
-_MOVING = {aten.transpose.int, aten.permute.default}
 
 
 #: Operators of a function whose results are quantised one by one, at most.
