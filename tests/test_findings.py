@@ -639,6 +639,18 @@ def test_an_interval_that_says_nothing_is_unknown_and_sinks():
     assert "Gain: unknown, at most" in str(wb.show(m, "findings"))
 
 
+def test_a_bound_of_two_restarts_that_scatter_is_unknown():
+    """As of a few traces of others: the interval is everything, and no promise."""
+    steady = measured(Kernel("sort", "x", "y", 1.0), Delegate([conv("y", "z", 3.0)]))
+    assert only(steady, "undelegated")["basis"] == "bound"
+    runs = steady.given["runs"].loc[[0, 1]].copy()
+    runs.loc[1, "0/native_call_sort.out/0"] *= 4
+    few = changed(steady, runs=runs)
+    (finding,) = (each for each in few.opportunities if each.rule == "undelegated")
+    assert finding.gain.high == pytest.approx(few.latency_ms)
+    assert describe_gain(finding).startswith("unknown, at most")
+
+
 @needs("remedies")
 def test_what_a_small_remedy_claims_has_no_other_finding():
     """`no known remedy` never stands beside a remedy that the export has shown."""
