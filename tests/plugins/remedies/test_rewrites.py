@@ -166,6 +166,14 @@ def test_known_problems_are_offered_a_rewrite(case):
     assert offered and {each.name for each in offered} == {*case.fix["rewrite"]}
 
 
+@pytest.mark.parametrize("text", ["conv2d before upsample", "conv2d after avg_pool2d"])
+def test_a_part_in_another_order_is_tried_with_both_of_its_operators(text):
+    (function, x), *_ = ((f, x) for name, f, x in SPELLINGS if name == text)
+    (part,) = offer(torch.export.export(Spelled(function).eval(), (x,)))
+    names = [str(node.target).split(".")[1] for node in part.nodes]
+    assert len(names) == 2 and "conv2d" in names, "it is extracted, and rewritten alone"
+
+
 @pytest.mark.parametrize(("function", "rewritten"), [
     (lambda x: torch.mm(x[0], x[0].T), 1), (lambda x: x @ (x[0].T * 2), 1),
     (lambda x: nn.functional.linear(x, x[0] + 1, x[0, :, 0]), 1),

@@ -232,9 +232,9 @@ def _scale(x: Any, shape: Any, weight: Any, bias: Any) -> Any:
     return x if bias is None else x + bias.reshape(shape)
 
 
-def _ones(width: int, number: float, dtype: torch.dtype) -> Any:
-    """A matrix of one row with the same number everywhere: a product with it sums rows."""
-    return torch.full((1, width), number, dtype=dtype)
+def _sum(rows: Any, factor: float = 1.0) -> Any:
+    """The sum of each row, times a factor: the product with a matrix of one row."""
+    return fn.linear(rows, torch.full((1, rows.shape[-1]), factor, dtype=rows.dtype))
 
 
 def _is_summed(node: Any) -> bool:
@@ -255,8 +255,7 @@ def _total(result: Any, x: Any, *given: Any, is_mean: bool = False) -> Any:
         return None
     given_axes = (axes and axes[0]) or range(x.ndim)
     width, gather_rows = _rows_along(x.shape, given_axes, result.shape)
-    row = _ones(width, 1 / width if is_mean else 1.0, x.dtype)
-    return _shape_rows(fn.linear(gather_rows(x), row), result.shape)
+    return _shape_rows(_sum(gather_rows(x), 1 / width if is_mean else 1.0), result.shape)
 
 
 _remedy("matrices", aten.mean.dim, aten.mean.default, **_SUMMED)(partial(_total, is_mean=True))
@@ -279,10 +278,9 @@ def _variance(
     if width <= correction:
         return None
     rows = gather_rows(x)
-    mean = fn.linear(rows, _ones(width, 1 / width, x.dtype))
+    mean = _sum(rows, 1 / width)
     rows = rows - mean
-    power = fn.linear(rows * rows, _ones(width, 1 / (width - correction), x.dtype))
-    power = _shape_rows(power, shape)
+    power = _shape_rows(_sum(rows * rows, 1 / (width - correction)), shape)
     power = power.sqrt() if root else power
     return [power, _shape_rows(mean, shape)] if with_mean else power
 
@@ -310,10 +308,9 @@ def _length(
     """A norm along some axes: a product sums the squares or absolute values."""
     if order not in (None, 1, 2) or dtype is not None or not result.is_floating_point():
         return None
-    width, gather_rows = _rows_along(x.shape, axes or range(x.ndim), result.shape)
+    _, gather_rows = _rows_along(x.shape, axes or range(x.ndim), result.shape)
     rows = gather_rows(x)
-    terms = rows.abs() if order == 1 else rows * rows
-    total = fn.linear(terms, _ones(width, 1.0, x.dtype))
+    total = _sum(rows.abs() if order == 1 else rows * rows)
     return _shape_rows(total if order == 1 else total.sqrt(), result.shape)
 
 
@@ -329,14 +326,13 @@ def _similarity(result: Any, a: Any, b: Any, axis: int, eps: float) -> Any:
     """The cosine between vectors along an axis, with sums as products."""
     if a.ndim != b.ndim or a.shape[axis] != b.shape[axis]:
         return None
-    width, gather_rows = _rows_along(a.shape, [axis])
+    _, gather_rows = _rows_along(a.shape, [axis])
     alike, is_last = a.shape == b.shape, axis in (-1, result.ndim)
     if alike:
         a, b = gather_rows(a), gather_rows(b)
     elif not is_last:
         a, b = a.transpose(axis, -1), b.transpose(axis, -1)
-    row = _ones(width, 1.0, result.dtype)
-    product, first, second = (fn.linear(x * y, row) for x, y in ((a, b), (a, a), (b, b)))
+    product, first, second = (_sum(x * y) for x, y in ((a, b), (a, a), (b, b)))
     cosine = product / (first.sqrt().clamp(eps) * second.sqrt().clamp(eps))
     cosine = cosine if alike or is_last else cosine.transpose(axis, -1)
     return cosine.reshape(result.shape)
