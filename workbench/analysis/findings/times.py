@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 
 from workbench.analysis import dtypes, statistics
-from workbench.analysis.dataflow import FlowStep
 from workbench.analysis.findings import commands, gains
 from workbench.analysis.findings.bounds import (
     is_fp32_pointwise,
@@ -138,7 +137,8 @@ def _speed_up(m: Measurement, keys: Iterable[str], toggle: str) -> tuple[str, st
     if weights and not any(tensor.constant for tensor in weights):
         action = f"make the weights constant: kernels of {toggle} need packed ones"
         return action, "F.linear(x, self.weight)  # weight: a parameter, not computed in forward()"
-    if any(step.type == "Conv2d" and _count_groups(step) > 1 for step in products):
+    convolutions = [step.xnode for step in products if step.type == "Conv2d"]
+    if any(xnode and xnode.attributes.get("groups", 1) > 1 for xnode in convolutions):
         action = f"use a dense convolution: groups have no kernel of {toggle} (retrain it)"
         return action, "nn.Conv2d(64, 64, 3, groups=1)"
     return "", ""
@@ -167,8 +167,7 @@ def find_wide_weights(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fi
         Gain.at_most(time_spent(m, keys).ms),
         keys,
         "store these weights in half precision; this pays on an Arm CPU with SME2",
-        command=commands.write_command(m, dtype="fp16w"),
-        remedy="fp16w",
+        **commands.use_dtype(m, "fp16w"),
     )
 
 
@@ -335,15 +334,10 @@ def find_float_layers(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fi
                 keys,
                 action,
                 code,
-                commands.write_command(m, "profile", dtype=dtype) if dtype else "",
-                remedy=dtype,
+                **(commands.use_dtype(m, dtype) if dtype else {}),
             )
 
 
 def _quantizable(m: Measurement, keys: Iterable[str]) -> list[str]:
     """Those of some rows that nothing is known to keep from being quantised in int8."""
     return [key for key in keys if not dtypes.cannot_quantize(m.costs.loc[key].to_dict(), "int8")]
-
-
-def _count_groups(step: FlowStep) -> int:
-    return int(step.xnode.attributes.get("groups", 1)) if step.xnode else 1
