@@ -21,7 +21,10 @@ from workbench.plots.overview import show_verdicts
 from workbench.plots.tables import Table, VStack, join_tables, show_note
 
 _LOG = logging.getLogger(__name__)
-_GRID = {"grid_template_columns": "repeat(auto-fit, minmax(16em, 1fr))", "grid_gap": "12px"}
+_GRID = {
+    "grid_template_columns": "repeat(auto-fit, minmax(min(20em, 100%), 1fr))",
+    "grid_gap": "12px",
+}
 _CARD = {"border": "1px solid #8886", "padding": "12px 16px", "min_width": "0"}
 
 

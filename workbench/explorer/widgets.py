@@ -16,10 +16,10 @@ from workbench.analysis.open import open_run
 from workbench.analysis.run import Measurement
 from workbench.datasets import SAMPLES, sample_run
 from workbench.errors import WorkbenchError
-from workbench.explorer.page import Selector, explore, show_widget
+from workbench.explorer.page import Explorer, Page, Selector, explore, show_widget
 from workbench.names import number_equal
 from workbench.plots.style import distinguish, shorten
-from workbench.plots.tables import Table, VStack, show_aligned, show_note
+from workbench.plots.tables import Table, show_aligned, show_note
 from workbench.progress import is_interactive
 from workbench.records.pairing import AXES
 from workbench.store import find_nearby, find_runs, load_notes, load_run
@@ -168,17 +168,15 @@ def pick_measurements(folder: str | Path = "") -> Picker:
 
 def compare_picked(
     picked: Mapping[str, Measurement], across: Collection[str] = ()
-) -> VStack | Table:
-    """Two measurements in the explorer, under their verdict; more as a table over the first."""
+) -> Explorer | Page | Table:
+    """Two measurements in the explorer; more as a table over the first."""
     if len(picked) < 2:
         return show_note("Pick two or more, with Ctrl or Shift; the first is the baseline.")
+    heads = dict(zip(picked, map(", ".join, distinguish(picked)), strict=True))
     if len(picked) == 2:
         (first, before), (second, after) = picked.items()
-        compared = compare_runs.compare(
-            before, after, across=across, subject=f"{second} against {first}"
-        )
-        return VStack(show_note(compared.text), explore(compared))
+        subject = f"{heads[second]} against {heads[first]}"
+        return explore(compare_runs.compare(before, after, across=across, subject=subject))
     aligned = compare_runs.combine_runs(picked, across=across).align("category")
-    heads = dict(zip(picked, map(", ".join, distinguish(picked)), strict=True))
     aligned = aligned.assign(run=aligned["run"].map(heads))
     return show_aligned(aligned)

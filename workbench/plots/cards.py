@@ -17,7 +17,8 @@ from workbench.progress import is_interactive
 TOP_FINDINGS, TOP_CARDS = 8, 3
 #: What shows findings in a live notebook: a reference, because it imports widgets.
 _LIVE = "workbench.explorer.cards:FindingCards"
-_CARDS = "display:grid;grid-template-columns:repeat(auto-fit,minmax(16em,1fr));gap:12px;padding:0"
+_CARDS = "display:grid;grid-template-columns:repeat(auto-fit,minmax(min(20em,100%),1fr));"
+_CARDS += "gap:12px;padding:0"
 _CARD = "list-style:none;border:1px solid #8886;border-radius:8px;padding:12px 16px;min-width:0;"
 _CARD += "overflow-wrap:anywhere"
 

@@ -101,7 +101,7 @@ def show_source(m: Measurement, top: int) -> Iterator[str | Table]:
     columns += ["baseline_ms", "speedup", "outcome"] if page.compared else []
     places = known["file"] + ":" + known["line"].astype(str)
     lines = known.assign(source=places, code=[page.code(place).strip() for place in places])
-    yield show_table(lines, columns, top=top, caption=caption)
+    yield show_table(lines, columns, top=top).fold(caption)
 
 
 def _summarize(m: Measurement, known: pd.DataFrame) -> str:
@@ -255,8 +255,7 @@ class _Page:
         cells += [("w o", self._compare(row)), ("w", self._describe_where(row)), ("l", str(number))]
         bar = self._draw_bar(place) if self.timed else ""
         drawn = _draw_row(bar, cells, text, title=self._describe(row))
-        notes = "".join(self._draw_note(place, *each) for each in self.findings.get(place, ()))
-        return f"{drawn}{notes}{self._draw_layers(place)}"
+        return f"{drawn}{self._draw_notes(place)}{self._draw_layers(place)}"
 
     def _draw_bar(self, place: str) -> str:
         """The share of a line, in the colours of its operators' categories."""
@@ -300,13 +299,21 @@ class _Page:
             facts.append(f"{row['outcome']}, {low}x to {high}x")
         return "; ".join(filter(None, facts))
 
-    def _draw_note(self, place: str, number: int, finding: Finding, main: str) -> str:
-        cause = words.describe_cause(finding)
-        if place != main:
-            text = f"{number}. {cause}: see {shorten_source(main)}"
-            return f'<div class="k s">{to_html(text)}</div>'
-        facts = f"Gain: {words.describe_gain(finding)}. To do: {words.describe_action(finding)}."
-        return f'<div class="k"><b>{to_html(f"{number}. {cause}.")}</b> {to_html(facts)}</div>'
+    def _draw_notes(self, place: str) -> str:
+        """The findings at a line; of those with more time at another one, where they are told."""
+        notes, elsewhere = "", dict[str, list[str]]()
+        for number, finding, main in self.findings.get(place, ()):
+            if main != place:
+                elsewhere.setdefault(shorten_source(main), []).append(str(number))
+                continue
+            head = f"{number}. {words.describe_cause(finding)}."
+            gain, action = words.describe_gain(finding), words.describe_action(finding)
+            facts = to_html(f"Gain: {gain}. To do: {action}.")
+            notes += f'<div class="k"><b>{to_html(head)}</b> {facts}</div>'
+        if elsewhere:
+            told = (f"{', '.join(numbers)}: see {main}" for main, numbers in elsewhere.items())
+            notes += f'<div class="k s">Also {to_html("; ".join(told))}</div>'
+        return notes
 
     def _draw_layers(self, place: str) -> str:
         """The layers that ran a line, each with its time, if there are several."""

@@ -57,7 +57,8 @@ _SHORT_CSS = "# td.c{0}{{white-space:nowrap}}"
 _CHIP_CSS = "white-space:nowrap;border-left:.75em solid"
 NOT_RECORDED = "Not recorded in this run."
 _PROSE_LETTERS = 24  #: Letters of a text beyond which its column needs some width.
-_SHORT_LETTERS, _LINE_LETTERS = 8, 48  #: Letters of a text, and of a source line, on one line.
+_SHORT_LETTERS, _LINE_LETTERS = 14, 48  #: Letters of a text, and of a source line, on one line.
+_CAPTION_LETTERS = 52  #: Letters of a caption on one line, also on a phone.
 _WIDE = 90  #: Letters in a row beyond which a table may need to be scrolled.
 
 
@@ -312,7 +313,9 @@ def _write_html(grid: Grid) -> str:
     body = "".join(f"<tr>{row}</tr>\n" for row in rows)
     caption = html.escape(grid.caption)
     page = f"<style>{css.replace('# ', f'#{key} ').replace('#{', f'#{key}{{')}</style>"
-    page += f'<table id="{key}">' + f"<caption>{caption}</caption>" * bool(caption)
+    # A short one may be wider than its table.
+    whole = ' style="white-space:nowrap"' * (len(caption) <= _CAPTION_LETTERS)
+    page += f'<table id="{key}">' + f"<caption{whole}>{caption}</caption>" * bool(caption)
     page += f"<thead><tr>{heads}</tr></thead>\n<tbody>{body}</tbody></table>"
     if sum(widths) + 2 * len(widths) < _WIDE:
         return page

@@ -170,10 +170,11 @@ def _latencies(source: Run | Measurement, top: int) -> Iterator[Part]:
     caption += "inferences; low, high: its 95 % interval, which covers further restarts in this run"
     if source.statistics["restarts"].eq(1).any():
         caption += "; a single restart has none"
-    if isinstance(source, Run):
-        yield from _phases(source)
+    phases = [*_phases(source)] if isinstance(source, Run) else []
+    yield from phases
     statistics = source.statistics.assign(clock=source.statistics["clock"].map(CLOCKS))
-    yield show_table(statistics, [*columns, "n", "median", "p95", "p99"], caption=caption)
+    table = show_table(statistics, [*columns, "n", "median", "p95", "p99"], caption=caption)
+    yield table.fold("Intervals and percentiles") if phases else table
 
 
 def _phases(run: Run) -> Iterator[Part]:
@@ -343,7 +344,8 @@ def _kernels(ab: Comparison, top: int) -> Iterator[Part]:
     both = pd.concat([before.assign(experiment=names[0]), after.assign(experiment=names[1])])
     if "module" in ab.baseline.operators:
         layers = both["key"].map(ab.baseline.operators.set_index("key")["module"])
-        both["operator"] = (layers + " · ").fillna("") + both["operator"]
+        named = layers.where(layers != "") + " · "
+        both["operator"] = named.fillna("") + both["operator"]
     yield show_table(
         both.sort_index(kind="stable"),
         ["operator", "experiment", *columns, "change"],

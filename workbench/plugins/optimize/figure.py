@@ -28,8 +28,8 @@ from workbench.plugins.optimize.study import find_study, tabulate_variants
 DOT = "variant-"
 #: Latencies that differ by more than this factor are drawn on a logarithmic axis.
 _LOG_ABOVE = 4
-#: Letters of what a variant changes, beside its dot.
-_LETTERS = 40
+#: Letters of what a variant changes, beside its dot and in a table.
+_LETTERS, _WORDS = 40, 80
 #: The average width of a letter of 8 points, and the height of a line of them, in points.
 _LETTER = 5.2
 _HEIGHT = 9.0
@@ -45,7 +45,8 @@ def view_variants(study: Study, top: int) -> Iterator[Part]:
     table = tabulate_variants(study)
     table = table[table["note"] != NOT_TRIED]  # the conclusion lists these
     notes = table["note"].str.replace(r"SQNR \S+ dB, ", "", regex=True)  # which has a column
-    table = table.assign(note=notes)
+    brief = [textwrap.shorten(text, _WORDS, placeholder=" …") for text in table["change"]]
+    table = table.assign(note=notes, change=brief)
     tried = [name for name in _TRIED if table[name].notna().any()]
     if table["threads"].nunique() == 1:
         tried.remove("threads")
