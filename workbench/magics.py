@@ -68,7 +68,7 @@ def run_magic(shell: InteractiveShell, line: str, cell: str | None = None) -> ob
     """
     name, *words = shlex.split(line) or ["--help"]
     try:
-        command = _find_command(name)
+        command = workbench.get_command(click.Context(workbench), name)
         places = _find_arguments(command, words) if command else []
         arguments: list[Any] = [_look_up(shell, words[place]) for place in places]
         options = [word for place, word in enumerate(words) if place not in places]
@@ -91,10 +91,6 @@ def run_magic(shell: InteractiveShell, line: str, cell: str | None = None) -> ob
     except click.ClickException as error:
         raise MagicError(printable(error.format_message())) from None
     return None
-
-
-def _find_command(name: str) -> click.Command | None:
-    return workbench.get_command(click.Context(workbench), name)
 
 
 def _find_arguments(command: click.Command, words: Sequence[str]) -> list[int]:

@@ -129,10 +129,10 @@ def find_measurements(names: Sequence[str], categories: str | Path = "") -> dict
     return measurements
 
 
-def check_several(names: Collection[Any], where: str = "compare") -> None:
+def check_several(names: Collection[Any]) -> None:
     """Refuse a single measurement, and one that is named twice."""
     if len(names) < 2 or len(set(names)) < len(names):
-        raise UsageError("needs two or more measurements, each once", where=where)
+        raise UsageError("needs two or more measurements, each once", where="compare")
 
 
 def split_name(name: str) -> tuple[str, str, str]:

@@ -205,24 +205,18 @@ def _moved(
     counts: np.ndarray, totals: np.ndarray, functions: np.ndarray | int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Which functions appeared in the candidate, and which disappeared, of all ``functions``."""
+    from scipy.special import bdtr
+
     both, sampled = counts.sum(axis=1), np.maximum(totals.sum(axis=-1), 1)
     gone = []
     for rare, often in ((0, 1), (1, 0)):
         few, many = counts[:, rare], counts[:, often]
         left = (many > 0) & (few * totals[..., often] <= _LEFT * many * totals[..., rare])
         share = np.broadcast_to(totals[..., rare] / sampled, few.shape)
-        chance = [_chance(*row) for row in zip(few[left], both[left], share[left], strict=True)]
-        left[left] = np.array(chance) < np.broadcast_to(_ALPHA / functions, few.shape)[left]
+        chance = bdtr(few[left], both[left], share[left])  # of at most so few, in one share
+        left[left] = chance < np.broadcast_to(_ALPHA / functions, few.shape)[left]
         gone.append(left)
     return gone[0], gone[1]
-
-
-def _chance(few: int, both: int, share: float) -> float:
-    """The binomial probability of at most ``few`` of ``both``, for a share below 1."""
-    number = np.arange(few)
-    ratios = np.log((both - number) / (number + 1) * share / (1 - share))
-    logs = both * np.log1p(-share) + np.append(0.0, ratios.cumsum())
-    return float(np.exp(logs).sum())
 
 
 def _noticed(functions: np.ndarray | int, totals: np.ndarray) -> np.ndarray:

@@ -172,7 +172,7 @@ def summarize_times(values_ms: Sequence[float], processes: Sequence[int] = ()) -
     return {name: np.asarray(figures[name]).item() for name in STATISTICS.names}
 
 
-def tabulate_statistics(latencies: pd.DataFrame, clock: str | None = None) -> pd.DataFrame:
+def tabulate_statistics(latencies: pd.DataFrame) -> pd.DataFrame:
     """The statistics in milliseconds of every experiment and thread count, in order.
 
     The interval covers the latency that further restarts in *this* run would show;
@@ -181,7 +181,7 @@ def tabulate_statistics(latencies: pd.DataFrame, clock: str | None = None) -> pd
     timed = pick_timed(latencies)
     rows = []
     for (experiment, threads), part in timed.groupby(["experiment", "threads"], sort=False):
-        column = clock or clock_of(part)
+        column = clock_of(part)
         figures = summarize_times(part[column].to_numpy() / 1e6, part["process"].to_numpy())
         rows.append({"experiment": experiment, "threads": threads, "clock": column, **figures})
     names = ["experiment", "threads", "clock", *STATISTICS.names]

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from executorch.exir import (
@@ -37,9 +37,6 @@ from workbench.process import silence
 from workbench.records.exports import Tensor
 from workbench.remedies import OF_EXPORT
 from workbench.upstream import tree_leaves
-
-if TYPE_CHECKING:
-    from workbench.records.layers import Method
 
 _log = logging.getLogger(__name__)
 #: The graphs that lowered programs were made from: kept as long as these.
@@ -138,7 +135,10 @@ def write_program(
     if not layers.methods:
         raise UsageError("computes nothing", where="the program", hint="lower a method of a model")
     method = layers.methods[0]
-    name, sha256 = store.safe_name(name_model(method)), hashlib.sha256(data).hexdigest()
+    name, sha256 = (
+        store.safe_name(method.modules.get("") or "program"),
+        hashlib.sha256(data).hexdigest(),
+    )
     remember_lowered(sha256, given, inputs)
     exported = _find_exported(made)
     if exported and (same := _export_again(exported, sha256, inputs, root)):
@@ -200,8 +200,3 @@ def check_inputs(tensors: Sequence[torch.Tensor], arguments: Sequence[Tensor], w
     )
     if not fits:
         raise UsageError(f"takes {taken}, not {given}", where=where)
-
-
-def name_model(method: Method) -> str:
-    """The class of the model that a method was lowered from."""
-    return method.modules.get("", "") or "program"

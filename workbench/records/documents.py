@@ -92,14 +92,9 @@ METRICS = Document.closed(
 DOCUMENTS = {"metrics": Document(METRICS)}
 
 
-def list_documents() -> dict[str, Document]:
-    """The documents by name, with those of plug-ins."""
-    return {**DOCUMENTS, **plugin.collect("documents")}
-
-
 def outline_document(name: str) -> dict[str, Any]:
     """The JSON Schema, draft 2020-12, of one of the documents."""
-    documents = list_documents()
+    documents = {**DOCUMENTS, **plugin.collect("documents")}
     if name not in documents:
         raise unknown_name("document", name, documents)
     kind = documents[name].schema

@@ -492,7 +492,7 @@ def test_an_interrupted_search_is_on_disk_and_can_be_run_again(landscape):
 def test_a_module_is_searched_for_under_its_class(landscape):
     net, limits = nn.Sequential(nn.Linear(4, 4)), wb.OptimizeOptions(budget_s=1e6)
     study = wb.optimize(net, torch.ones(1, 4), options=limits)
-    recipe = load_recipe("out_Sequential/optimize/recipe.yaml")
+    recipe = load_recipe(Path("out_Sequential/optimize/recipe.yaml"))
     assert study.best and study.model == "Sequential" == recipe.model
     with pytest.raises(wb.WorkbenchError, match=r"no OptimizeOptions -> .* options=O"):
         wb.optimize("toy_cnn", limits)
