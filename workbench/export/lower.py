@@ -245,6 +245,7 @@ def _quantize(
         if exported is None:
             bound = bind_constants(module, *traced)
             exported = trace_program(*bound, model.dynamic_shapes, strict=strict)
+        exported.graph_module.meta["quantised"] = options.dtype == "int8"
         before = None
         if "graph" in ways:
             rewriter = find_rewriter(options.rewrite)

@@ -346,6 +346,25 @@ def test_layers_of_resized_images_are_tried_before_resizing(tmp_path):
     assert trial.sqnr_db > 100 and trial.gain_ms > trial.before_ms / 4
 
 
+@pytest.mark.cases
+def test_a_batch_norm_that_no_layer_takes_up_is_quantised_as_a_convolution(tmp_path):
+    """Concatenations are in int8; norms after them, before a function, are not by themselves."""
+
+    def run(net, x):
+        stem, after, last = net.layers
+        return last(after(torch.cat((x, stem(x)), 1)).relu())
+
+    module = Net(run, nn.Conv2d(8, 8, 3, padding=1), norm(16), nn.Conv2d(16, 4, 3)).eval()
+    image = torch.randn(1, 8, 24, 24)
+    options = [wb.ExportOptions(dtype="int8", rewrite=names) for names in ((), ("convolutions",))]
+    plain, better = (wb.export_model(module, image, each, root=tmp_path).export for each in options)
+    assert "convolutions" in {each.name for each in plain.rewrites}
+    assert better.rewrite == ("convolutions",)
+    assert better.sqnr_db > plain.sqnr_db - 0.1, "a weight of each channel is rounded to itself"
+    single = wb.export_model(module, image, root=tmp_path).export
+    assert "convolutions" not in {each.name for each in single.rewrites}
+
+
 #: An index map as a function of numbers, and how many tensors are read to make it.
 MOVED = {
     "nothing": (lambda x: x, 1),

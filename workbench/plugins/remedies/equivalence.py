@@ -95,6 +95,8 @@ class Finder:
     def __init__(self, exported: ExportedProgram, outside: Collection[str] | None = None):
         self.nodes = list(exported.graph.nodes)
         self.outside = outside
+        #: Whether weights and activations are quantised once the graph is rewritten.
+        self.quantised = exported.graph_module.meta.get("quantised", False)
         self.place = {node: number for number, node in enumerate(self.nodes)}
         signature = exported.graph_signature
         names = signature.inputs_to_parameters | signature.inputs_to_buffers

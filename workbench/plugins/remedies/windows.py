@@ -10,12 +10,14 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.fx import Node
+from torch.nn.utils.fusion import fuse_conv_bn_weights
 
-from workbench.graphs import is_pure
+from workbench.graphs import PRODUCTS, is_pure, readers
 from workbench.plugins.remedies.equivalence import (
     Equivalent,
     Finder,
     Refused,
+    arguments_of,
     is_float,
     is_static,
     least_db,
@@ -57,6 +59,8 @@ class _Filters(NamedTuple):
 
 def find_convolution(finder: Finder, last: Node) -> Equivalent | None:
     """A part that computes a convolution of an image, in which an axis may be missing."""
+    if last.target is aten.batch_norm.default:
+        return _find_scale(finder, last)
     if not is_pure(last) or not is_float(last) or not is_static(last):
         return None
     if last.target in (aten.conv2d.default, aten.convolution.default):
@@ -81,6 +85,29 @@ def find_convolution(finder: Finder, last: Node) -> Equivalent | None:
             constants=(filters.taps[0], *filters.bias),
         )  # fmt: skip
     return None
+
+
+def _find_scale(finder: Finder, norm: Node) -> Equivalent | None:
+    """A batch norm that no layer takes up, which else stays in floating point among int8 layers."""
+    x, scale, offset, mean, variance, training, _, eps, _ = (
+        finder.constants.get(each, each) for each in arguments_of(norm).values()
+    )
+    layer = {3: aten.conv1d.default, 4: aten.conv2d.default}.get(value(norm).ndim)
+    is_taken = x.target in PRODUCTS and len(readers(x)) == 1
+    if not finder.quantised or training or is_taken or layer is None or not is_static(norm):
+        return None
+    count, ones = len(mean), [1] * (value(norm).ndim - 2)
+    fused = fuse_conv_bn_weights(
+        torch.ones(count, 1, *ones), None, mean, variance, eps, scale, offset
+    )
+
+    def build(x: Any, weights: Any, bias: Any) -> Any:
+        return layer(x, weights, bias, ones, [0] * len(ones), ones, count)
+
+    return finder.prove(Equivalent(
+        "convolutions", "batch_norm as a convolution of each channel, which is quantised", (norm,),
+        norm, (x,), build, 0.5, constants=tuple(each.detach() for each in fused),
+    ))  # fmt: skip
 
 
 def convolve(
