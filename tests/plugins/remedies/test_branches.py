@@ -177,12 +177,11 @@ def test_what_is_more_work_or_something_else_stays(case):
     assert rewrite(*KEPT[case])[1] == 0
 
 
-def test_another_remedy_of_the_same_layers_is_offered_if_it_is_less_work(tmp_path):
+def test_another_remedy_of_the_same_layers_is_offered_instead_if_it_is_less_work(tmp_path):
     """A pooling goes into the layer before it, which is better computed after the pooling."""
     module = Net(lambda net, x: fn.avg_pool2d(net.layers[0](x.relu()), 2), nn.Conv2d(32, 32, 1))
     rewrites = wb.export_model(module, torch.rand(1, 32, 64, 64), root=tmp_path).export.rewrites
-    work = {rewrite.name: rewrite.kept for rewrite in rewrites}
-    assert work["order"] < work["branches"] / 2
+    assert [rewrite.name for rewrite in rewrites] == ["order"]
 
 
 def test_a_norm_in_training_stays():

@@ -198,6 +198,12 @@ def _prove(finder: Finder, part: Equivalent) -> Equivalent | None:
     return _attempt(part.name, part.result, partial(finder.prove, part))
 
 
+def _is_better(part: Equivalent, branches: Equivalent) -> bool:
+    """Whether a part leaves less work of what is computed by merged layers, too."""
+    contains = branches.name == "branches" and {*branches.nodes} <= {*part.nodes}
+    return contains and part.result is branches.result and part.kept < branches.kept
+
+
 def _write_code(part: Equivalent) -> str | None:
     """What a person would write for a part; None if that is the example in the table."""
     if part.code is not None or part.name in _TOGETHER:
@@ -328,7 +334,7 @@ class Remedies(Rewriter):
         # What a layer takes up costs nothing, and a sum that goes with its terms needs no product.
         names.sort(key=lambda name: (name != "affine", name != "branches"))
         merged: dict[Node, float] = {}
-        alike: dict[tuple[str, str, float], list[tuple[Equivalent, list[str]]]] = {}
+        offers: list[tuple[Equivalent, list[str]]] = []
         for name in names:  # parts of several remedies may overlap
             for part in find_remedies(finder, [name], backend):
                 goes = all(merged.get(node, math.inf) <= part.kept for node in part.nodes)
@@ -337,9 +343,13 @@ class Remedies(Rewriter):
                     merged |= dict.fromkeys(part.nodes, part.kept)
                 rows = [row for n in part.about or part.nodes for row in operators.get(n.name, ())]
                 if proven and rows:
-                    text = "" if name in _TOGETHER else part.text
-                    key = (name, text, round(part.kept, 3) if text else 0.0)
-                    alike.setdefault(key, []).append((proven, rows))
+                    offers.append((proven, rows))
+        alike: dict[tuple[str, str, float], list[tuple[Equivalent, list[str]]]] = {}
+        for part, rows in offers:
+            if not any(_is_better(other, part) for other, _ in offers):
+                text = "" if part.name in _TOGETHER else part.text
+                key = (part.name, text, round(part.kept, 3) if text else 0.0)
+                alike.setdefault(key, []).append((part, rows))
         rewrites = [_join_parts(parts) for parts in alike.values()]
         doubles = [node for node in exported.graph.nodes if is_double(node)]
         # What depends on no input need not be computed at all.
