@@ -14,7 +14,6 @@ from pathlib import Path
 
 import nbformat
 import pytest
-from mutants import make_record
 from needed import needs
 
 import workbench as wb
@@ -120,7 +119,6 @@ def lab_files(lab_folder):
         shutil.copytree(wb.sample_run(model), files / name)
     (files / "other").mkdir()
     (files / "other" / "manifest.json").write_text('{"name": "a browser extension"}')
-    (files / "net.etrecord").write_bytes(make_record(files)[0])
     (files / "bad.etdump").write_bytes(b"<img src=x onerror=alert(1)>")
 
 
@@ -610,7 +608,6 @@ def test_the_report_opens_from_a_file_without_a_network(page, tmp_path):
         ("files/run/manifest.json", "toy_cnn"),
         ("files/trace.etdump", "Where the time goes"),
         ("files/net.pte", "portable kernels"),
-        ("files/net.etrecord", "aten.elu"),
         ("files/bad.etdump", "bad.etdump: "),
     ],
 )

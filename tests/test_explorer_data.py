@@ -278,25 +278,9 @@ def test_a_notebook_gets_a_widget_and_a_page_otherwise(monkeypatch):
     monkeypatch.setenv("WORKBENCH_WIDGETS", "1")
     widget = wb.explore(recorded("toy_cnn"))
     assert json.loads(widget.data)["head"]["model"] == "toy_cnn"
-    assert widget.rest == 0
     monkeypatch.setenv("WORKBENCH_WIDGETS", "0")
     shown = wb.explore(recorded("toy_cnn"))._repr_html_()
     assert shown.startswith("<iframe") and "<script" not in shown
-
-
-@pytest.mark.whole
-def test_a_widget_shows_the_first_comparison_before_it_reads_the_others(monkeypatch):
-    monkeypatch.setenv("WORKBENCH_WIDGETS", "1")
-    run = wb.open_run(wb.sample_run("mobilenet_v3_small_int8"))  # nothing of it is read yet
-    widget = wb.explore(run)
-    read = {m.name for m in run.measurements if "machine_code" in vars(m)}
-    assert read == {run.comparisons[0].baseline.name, run.comparisons[0].candidate.name}
-    first = json.loads(widget.data)["comparisons"]
-    assert (len(first), widget.rest) == (1, len(run.comparisons) - 1)
-    widget._handle_custom_msg("rest", [])
-    full = json.loads(widget.data)["comparisons"]
-    assert full[0]["verdict"] == first[0]["verdict"]
-    assert (len(full), widget.rest) == (len(run.comparisons), 0)
 
 
 @pytest.mark.whole

@@ -11,7 +11,7 @@ import urllib.error
 import urllib.request
 
 import pytest
-from mutants import PROGRAM, make_record
+from mutants import PROGRAM
 
 import workbench as wb
 
@@ -39,8 +39,6 @@ def ask(tmp_path_factory):
     run = shutil.copytree(wb.sample_run("toy_cnn"), root / "run")
     shutil.copy(next(run.glob("*_on/*_t1.etdump")), root / f"{MARKUP}.etdump")
     shutil.copy(PROGRAM, root / "net.pte")
-    (root / "net.etrecord").write_bytes(make_record(root)[0])
-    (root / "bad.etrecord").write_bytes(b"PK" + MARKUP.encode())
     shutil.copytree(wb.sample_run("mobilenet_v3_small"), root / "before")
     shutil.copytree(wb.sample_run("mobilenet_v3_small_int8"), root / "after")
     (root / "bad.pte").write_bytes(b"\0\0\0\0ET12" + MARKUP.encode())
@@ -105,7 +103,6 @@ def test_a_body_that_asks_for_no_file_is_refused(ask, body):
     ("path", "words"),
     [
         ("net.pte", "aten::"),
-        ("net.etrecord", "aten."),
         (f"{MARKUP}.py", "nn.Conv2d"),
         (f"{MARKUP}.py", "nn.Linear"),
         pytest.param("run/manifest.json", '"toy_cnn', marks=pytest.mark.whole),
@@ -125,7 +122,7 @@ def test_a_page_is_complete_and_can_request_nothing(ask, path, words):
 )
 def test_what_was_not_measured_comes_with_the_line_that_measures_it(ask, path, subject):
     assert ask(path)[1]["code"] == f"run = wb.profile({subject!r})\nrun"
-    assert ask("net.etrecord")[1]["code"] == ""
+    assert ask(f"{MARKUP}.etdump")[1]["code"] == ""
 
 
 @pytest.mark.parametrize(
@@ -136,8 +133,8 @@ def test_what_was_not_measured_comes_with_the_line_that_measures_it(ask, path, s
         ("../missing.pte", "is outside of the folder"),
         ("link.pte", "is outside of the folder"),
         ("net.pte\0", "is outside of the folder"),
-        ("notes.txt", "is no trace, program, ETRecord, Python file or manifest"),
-        (None, "is no trace, program, ETRecord, Python file or manifest"),
+        ("notes.txt", "is no trace, program, Python file or manifest"),
+        (None, "is no trace, program, Python file or manifest"),
         ("missing.pte", "no such file"),
         ("/etc/passwd.pte", "no such file"),
         ("x" * 6000 + ".pte", "no such file"),
@@ -145,7 +142,6 @@ def test_what_was_not_measured_comes_with_the_line_that_measures_it(ask, path, s
         ("bad.etdump", "bad.etdump"),
         ("bad.pt2", "is no exported program"),
         ("bad.py", "is no Python"),
-        ("bad.etrecord", "bad.etrecord: not an ETRecord"),
         ("other/manifest.json", "manifest.json"),
     ],
 )

@@ -174,14 +174,10 @@ class FollowingView(widgets.VBox):
 
 
 class Explorer(Selector, anywidget.AnyWidget):
-    """The explorer as a widget; ``selected`` has the selected operators, all while there are none.
-
-    Of a run with several comparisons, it shows the first one while the ``rest`` is read.
-    """
+    """The explorer as a widget; ``selected`` has the operators, all while none is selected."""
 
     _esm = _SCRIPT.read_text()
     data = traitlets.Unicode("").tag(sync=True)
-    rest = traitlets.Int(0).tag(sync=True)
     state = traitlets.Unicode("").tag(sync=True)
     view = traitlets.Unicode("").tag(sync=True)
     still = traitlets.Unicode("").tag(sync=True)
@@ -193,17 +189,9 @@ class Explorer(Selector, anywidget.AnyWidget):
     )
 
     def __init__(self, source: Run | Comparison, view: str = ""):
-        comparisons = source.comparisons if isinstance(source, Run) else ()
-        first = comparisons[0] if len(comparisons) > 1 else source
         self._source = source
-        options = {
-            "data": _to_json(first),
-            "view": view,
-            "rest": max(0, len(comparisons) - 1),
-            "still": name_still(),
-        }
+        options = {"data": _to_json(source), "view": view, "still": name_still()}
         super().__init__(**options, selected=_operators_of(source))
-        self.on_msg(self._complete)  # sent once the first one is drawn
 
     def __str__(self) -> str:
         return _outline(self._source)
@@ -225,11 +213,6 @@ class Explorer(Selector, anywidget.AnyWidget):
         """The keys of operators; none for all."""
         every = len(operators) == len(_operators_of(self._source))
         return [] if every else list(operators["key"])
-
-    def _complete(self, *_: object) -> None:
-        if self.rest:
-            with self.hold_sync():
-                self.data, self.rest = _to_json(self._source), 0
 
 
 def draw_picture(source: Run | Comparison) -> Table:

@@ -16,6 +16,8 @@ _SEGMENT += "height:1.5em;line-height:1.5em;white-space:nowrap;background-color:
 _SEGMENT += "box-shadow:inset 0 0 0 1px #8884"
 _CHIP = "display:inline-block;width:.8em;height:.8em;margin-right:.35em;border:1px solid #8888;"
 _CHIP += "background-color:"
+#: Translucent, with the ink of the page: pale in a light theme, and dim in a dark one.
+_PALE = "66"
 _PRINTED = "print-color-adjust:exact;-webkit-print-color-adjust:exact"
 
 
@@ -49,7 +51,9 @@ def show_bars(
     written = {name: f", {format_ratio(ratio)}x" for name, ratio in ratios.items()}
     faster = "; ".join(f"{name}{text}" for name, text in written.items())
     lines += [f"\n{to_markdown(text)}" for text in (faster, note) if text]
-    page += _draw_legend(parts, note, written, blank=any(use.blank for use in uses.values()))
+    pale = all(uses.get(name, Use()).pale for name in parts)
+    blank = any(use.blank for use in uses.values())
+    page += draw_chips(_list_chips(parts, written, blank=blank), note, pale=pale)
     return Table(f'<div class="bars">{page}</div>', "\n".join(lines))
 
 
@@ -73,8 +77,7 @@ def draw_shares(
     segments = ""
     for name, share in parts.items():
         color, part = colors.get(name, COLORS["Other"]), written[name]
-        # Translucent, with the ink of the page: pale in a light theme, and dim in a dark one.
-        fill, ink = (f"{color}66", "inherit") if pale else (color, pick_ink(color))
+        fill, ink = (color + _PALE, "inherit") if pale else (color, pick_ink(color))
         label = part if part and share * scale >= least else "&nbsp;"
         style = _SEGMENT.format(ink, fill, 100 * share * scale)
         title = html.escape(f"{name} {part}".strip(), quote=True)
@@ -83,24 +86,24 @@ def draw_shares(
     return f'<div role="img" aria-label="{html.escape(text)}" style="{style}">{segments}</div>'
 
 
-def _draw_legend(
-    times: Mapping[str, pd.Series], note: str, ratios: Mapping[str, str], *, blank: bool
-) -> str:
-    """A chip of every category with its shares of the sides and its speed-up, where known."""
+def _list_chips(
+    times: Mapping[str, pd.Series], ratios: Mapping[str, str], *, blank: bool
+) -> dict[str, str]:
+    """Every category with its shares of the sides and its speed-up, where known; its colour."""
     chips: dict[str, str] = {}
     for category, color in COLORS.items():
         shares = [part.get(category, 0.0) / (part.sum() or 1.0) for part in times.values()]
         written = [format_share(share).removesuffix(" %") for share in shares]
         text = category if blank else f"{category} {' → '.join(written)} %"
         chips[text + ratios.get(category, "")] = color
-    return draw_chips(chips, note)
+    return chips
 
 
-def draw_chips(colors: Mapping[str, str], note: str = "") -> str:
-    """A legend: texts with their colours, and a note after them, as HTML."""
+def draw_chips(colors: Mapping[str, str], note: str = "", *, pale: bool = False) -> str:
+    """A legend: texts with their colours, as pale as the bars, and a note after them, as HTML."""
     chips = ""
     for text, color in colors.items():
         chips += f'<span style="display:inline-block;margin-right:1.1em"><span style="{_CHIP}'
-        chips += f'{color};{_PRINTED}"></span>{to_html(text)}</span>'
+        chips += f'{color}{_PALE * pale};{_PRINTED}"></span>{to_html(text)}</span>'
     note = f'<span style="white-space:nowrap">{to_html(note)}</span>' if note else ""
     return f'<div style="font-size:.9em;margin-bottom:.6em">{chips}{note}</div>'

@@ -50,7 +50,9 @@ def show_gain(m: Measurement, top: int = 0) -> Iterator[Table]:
     first, *others = bar.texts
     page = f"<p><strong>{_TITLE}:</strong> {to_html(first)}</p>"
     page += draw_shares(bar.shares, pale=m.use.pale, blank=m.use.blank, colors=bar.colors)
-    page += draw_chips(bar.colors) + "".join(f"<p>{to_html(text)}</p>" for text in others)
+    page += draw_chips(bar.colors, pale=m.use.pale) + "".join(
+        f"<p>{to_html(text)}</p>" for text in others
+    )
     lines = [f"**{_TITLE}:** {to_markdown(first)}", f"- {to_markdown('; '.join(bar.shares))}"]
     yield Table(f'<div class="bars">{page}</div>', "\n\n".join([*lines, *map(to_markdown, others)]))
 

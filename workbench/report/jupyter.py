@@ -73,8 +73,8 @@ def locate(root: Path, name: object) -> Path:
     path = (root / str(name).lstrip("/")).resolve() if "\0" not in str(name) else root.parent
     if not path.is_relative_to(root):
         raise UsageError("is outside of the folder that Jupyter serves", where=name)
-    if path.name != MANIFEST and path.suffix not in (ETDUMP, ".etrecord", *MAPS):
-        what = "is no trace, program, ETRecord, Python file or manifest of a run"
+    if path.name != MANIFEST and path.suffix not in (ETDUMP, *MAPS):
+        what = "is no trace, program, Python file or manifest of a run"
         raise UsageError(what, where=name)
     if not os.path.isfile(path):  # noqa: PTH113 - a name too long is no error here
         raise StoreError("no such file", where=name)

@@ -1,27 +1,19 @@
 """The page of a file that somebody opens: a run, a trace, or a program that was not run."""
 
-import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-import pandas as pd
 
 from workbench.analysis.compare_runs import compare
 from workbench.analysis.open import open_run
 from workbench.explorer.page import explorer_page
-from workbench.export.etrecord import read_etrecord
 from workbench.export.program import open_program
 from workbench.models.registry import list_model_classes
 from workbench.plots.map import map_exported, map_source
-from workbench.plots.tables import show_table
 from workbench.plots.views import show
 from workbench.report.html import Section, render_html
 from workbench.report.report import make_report
 from workbench.store import MANIFEST
-
-#: Operators that a page lists.
-TOP = 2000
 
 
 def _map_program(path: Path) -> list[Any]:
@@ -51,14 +43,6 @@ def make_page(view: str, path: Path, *others: Path) -> str:
     """The report of a run, its comparison with another one, or what a file contains."""
     if path.suffix in MAPS:
         return render_html(path.name, [Section("", items=MAPS[path.suffix](path))])
-    if path.suffix == ".etrecord":
-        heads = ("operator", "layer", "class", "source")
-        fields = operator.attrgetter("operator", "module", "module_class", "source")
-        sections = [
-            list_rows(f"Method {name}", (dict(zip(heads, fields(o), strict=True)) for o in origins))
-            for name, origins in read_etrecord(path).items()
-        ]
-        return render_html(path.name, sections)
     source, *before = (each.parent if each.name == MANIFEST else each for each in (path, *others))
     if view == "report":
         return make_report(source)[0].read_text()
@@ -66,11 +50,3 @@ def make_page(view: str, path: Path, *others: Path) -> str:
     if before:  # another device is another question, which the command line answers
         return explorer_page(compare(open_run(before[0]), run, across=("program", "build")))
     return explorer_page(run)
-
-
-def list_rows(heading: str, rows: Iterable[dict[str, Any]]) -> Section:
-    """A table of a page, of the columns that are known: layers, if the program came with them."""
-    frame = pd.DataFrame(rows)
-    frame = frame.loc[:, frame.ne("").any()]
-    note = f"The first {TOP} of {len(frame)}." if len(frame) > TOP else ""
-    return Section(heading, note, [show_table(frame, top=TOP)])

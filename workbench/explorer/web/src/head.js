@@ -81,8 +81,6 @@ export class Head {
       this.selectors.append(h("button", { type: "button", title: "Swap A and B",
         onclick: () => store.set({ swap: !store.state.swap, finding: -1 }) }, "⇄ Swap A and B"));
     }
-    const { rest } = this.view;
-    if (rest) this.selectors.append(h("span", { class: "soft", role: "status" }, `Reading ${rest} more comparison${rest === 1 ? "" : "s"}`));
   }
 
   /** One bar of today's latency: what was tried, what is left, and the machine's floor. */

@@ -40,9 +40,11 @@ const TERMS = [
 
 class View {
   /** `only` names the one view to show, `levels` and `what-if` being bars of the categories. */
-  constructor(root, data, { hash = "", embedded = false, only = "", rest = 0, changed = () => {} } = {}) {
-    Object.assign(this, { root, embedded, changed });
-    this.#take(data, rest);
+  constructor(root, data, { hash = "", embedded = false, only = "", changed = () => {} } = {}) {
+    Object.assign(CATEGORIES, data.colors);
+    Object.assign(this, { root, embedded, changed, model: new Model(data) });
+    // Latencies have one unit, as in Python's sentences.
+    this.longest = Math.max(...this.model.measurements.map(m => m.latency.latency));
     const over = { levels: "ms", "what-if": "what-if" }[only];
     this.store = new Store(fromHash(hash || (over ? `over=${over}` : ""), this.model));
     root.dataset.only = over ? "categories" : only;
@@ -79,31 +81,6 @@ class View {
     new ResizeObserver(([entry]) => {
       if (Math.abs(entry.contentRect.width - width) > 1) { width = entry.contentRect.width; this.redraw(); }
     }).observe(root);
-  }
-
-  #take(data, rest) {
-    Object.assign(CATEGORIES, data.colors);
-    this.model = new Model(data);
-    this.rest = rest;
-    // Latencies have one unit, as in Python's sentences.
-    this.longest = Math.max(...this.model.measurements.map(m => m.latency.latency));
-  }
-
-  /** Goes on with more data of the same run; `rest` comparisons are still missing. */
-  load(data, rest) {
-    const keys = this.state.ops.map(i => this.sides.program.keys[i]);
-    this.#take(data, rest);
-    this.derive();
-    for (const [name, Part] of [["headView", Head], ["categories", Categories]]) {
-      const { root } = this[name];
-      this[name] = new Part(this);
-      root.replaceWith(this[name].root);
-    }
-    this.graph.layouts.clear();
-    for (const chart of [this.icicle, this.graph, this.timeline]) chart.cursor = null;
-    this.memory.chart.cursor = -1;
-    this.drawn = undefined;
-    this.store.set({ ops: keys.map(key => this.sides.program.keys.indexOf(key)).filter(i => i >= 0), inference: -1, time: null });
   }
 
   get state() { return this.store.state; }
@@ -342,12 +319,10 @@ function render({ model, el }) {
   el.append(root);
   if (still) el.append(h("style", null, `.${still} { display: none; }`));
   const view = mount(root, JSON.parse(model.get("data")), {
-    hash: model.get("state"), embedded: true, only: model.get("view"), rest: model.get("rest"),
+    hash: model.get("state"), embedded: true, only: model.get("view"),
     changed: (hash, keys) => { model.set("state", hash); model.set("selected", keys); model.save_changes(); },
   });
   view.redraw();
-  model.on("change:data", () => view.load(JSON.parse(model.get("data")), model.get("rest")));
-  if (view.rest) requestAnimationFrame(() => setTimeout(() => model.send("rest")));
 }
 
 function openPage() {

@@ -5,7 +5,6 @@ const KINDS = [
   { name: "executorch-trace", displayName: "ExecuTorch trace", extensions: [".etdump"] },
   { name: "executorch-program", displayName: "ExecuTorch program", extensions: [".pte"] },
   { name: "executorch-exported", displayName: "Exported program", extensions: [".pt2"] },
-  { name: "executorch-record", displayName: "ETRecord", extensions: [".etrecord"] },
   { name: "executorch-run", displayName: "Run of the workbench", pattern: "^manifest\\.json$" },
 ];
 const CELLS = [
