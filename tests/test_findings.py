@@ -227,6 +227,9 @@ FOUND = {
                     {"gain_ms": 3.0, "cause": "Sigmoid", "action": "remove both"}),
     "of the model": ("needless transposes", lambda: gelu_between("fp32"),
                      {"action": "four dimensions"}),
+    "of the exporter alone": ("needless transposes", lambda: measured(Delegate(
+        [conv("x", "a", 2.0), layout("a", "b", TO_NCHW, 0.5), layout("b", "c", TO_NHWC, 0.5),
+         conv("c", "y", 2.0)])), {"basis": "bound", "action": "no known remedy"}),
     "between delegates": ("needless transposes", lambda: measured(
         Delegate([conv("x", "a", 2.0), layout("a", "b", TO_NCHW, 0.5)]),
         Delegate([layout("b", "c", TO_NHWC, 0.5), conv("c", "y", 2.0)]),

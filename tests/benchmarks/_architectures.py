@@ -350,7 +350,7 @@ BERT = {
 }  # fmt: skip
 ARCHITECTURES = {
     "Whisper decoder": Architecture(whisper, ("split",)),
-    "Llama prefill": Architecture(llama, ("logits",)),
+    "Llama prefill": Architecture(llama, ("head",)),
     "Llama 8da4w with a cache": Architecture(cached, options={"dtype": "8da4w"}),
     "Llama fp32 with a cache": Architecture(cached, ("in_place", "caches")),
     "DETR": Architecture(detr),
@@ -380,7 +380,7 @@ ARCHITECTURES = {
     "GPT-2": Architecture(
         encoder("gpt2", n_embd=192, n_layer=3, n_head=4, use_cache=False), ("powers",)
     ),
-    "SegFormer": Architecture(segformer),
+    "SegFormer": Architecture(segformer, ("order",)),
     "wav2vec 2": Architecture(wav2vec),
     "PoolFormer": Architecture(of_timm("poolformer_s12", 128), ("norms",)),
 }

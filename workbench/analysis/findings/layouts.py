@@ -60,7 +60,8 @@ def find_needless_transposes(m: Measurement, unclaimed: Collection[str]) -> Iter
         return
     passed = f"only {', '.join(sorted(between))}" if between else "nothing"
     title = f"{len(keys)} transposes cancel out, with {passed} in between"
-    yield Finding(title, time_spent(m, keys), keys, *_undo([*pairs.values()]))
+    gain, advice = time_spent(m, keys), _undo([*pairs.values()], between)
+    yield Finding(title, gain if any(advice) else Gain.at_most(gain.ms), keys, *advice)
 
 
 def find_layout_changes(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
@@ -153,12 +154,14 @@ _FOUR_DIMENSIONS = (
 )
 
 
-def _undo(ends: list[FlowStep]) -> Advice:
-    """How to avoid transposes that cancel out."""
+def _undo(ends: list[FlowStep], between: Collection[str]) -> Advice:
+    """How to avoid transposes that cancel out; around concatenations in int8, nobody knows."""
     made_up = [step.made_up for step in ends]
     if not all(made_up):
         return _NO_PERMUTATION if any(made_up) else _REMOVE_BOTH
-    return _FOUR_DIMENSIONS if len({step.id[0] for step in ends}) == 1 else _ONE_DELEGATE
+    if len({step.id[0] for step in ends}) > 1:
+        return _ONE_DELEGATE
+    return _FOUR_DIMENSIONS if between else ("", "")
 
 
 def _find_inverses(flow: Dataflow, start: FlowStep) -> tuple[list[FlowStep], set[str]] | None:
