@@ -259,7 +259,8 @@ def find_resized(finder: Finder, last: Node) -> Equivalent | None:
     if joins:
         parts = image.args[0]
         pieces = [*weights.split([value(part).shape[axis] for part in parts], 1)]
-    found = list(map(partial(_find_early, finder, layer), parts, pieces))
+    grows = any(_grows(finder, part) for part in parts)
+    found = list(map(partial(_find_early, finder, layer), parts, pieces)) if grows else []
     early = [each for each in found if each]
     if not any(each.text for each in early):
         return None
@@ -305,6 +306,12 @@ def find_resized(finder: Finder, last: Node) -> Equivalent | None:
     tensors = (bias.repeat_interleave(terms[0][2]), *(term[1].contiguous() for term in terms))
     share = after / before
     return Equivalent("order", text, nodes, last, sources, build, share, constants=tensors)
+
+
+def _grows(finder: Finder, part: Node) -> bool:
+    """Whether a tensor has more elements than what it is made of, so that a trial is worth it."""
+    sources = (source for source, _ in finder.parts(part, most=_MOST_BETWEEN))
+    return part.target not in BORDERS and any(elements(each) < elements(part) for each in sources)
 
 
 def _count_layer(layer: Node, weights: torch.Tensor) -> int:

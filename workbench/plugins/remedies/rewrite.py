@@ -375,12 +375,8 @@ class Remedies(Rewriter):
         """
         common = [name for name, remedy in REMEDIES.items() if remedy.common]
         parts = find_remedies(Finder(exported), (*common, *_AVOIDING), backend)
-        names = (
-            part.name
-            for part in parts
-            if not operator or operator in [node.name for node in part.nodes]
-        )
-        return list(dict.fromkeys(names))
+        found = (p for p in parts if not operator or operator in {node.name for node in p.nodes})
+        return list(dict.fromkeys(part.name for part in found))
 
 
 #: What a plug-in gives the workbench.
