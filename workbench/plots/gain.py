@@ -1,11 +1,11 @@
 """What a program could gain, as one bar: today's latency, what was tried, the machine's floor."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from workbench.analysis.findings.text import describe_outcome
 from workbench.analysis.measurement import Measurement
-from workbench.analysis.potential import Potential, Segment
+from workbench.analysis.potential import Potential
 from workbench.plots.bars import draw_chips, draw_shares
 from workbench.plots.tables import Table, show_note, to_html, to_markdown
 from workbench.wording import format_range, format_ratio
@@ -13,6 +13,7 @@ from workbench.wording import format_range, format_ratio
 _TITLE = "What you could gain"
 #: By kind; gains are green, further ones paler.
 _COLORS = {"floor": "#56606b", "rest": "#b9c2cc"}
+_NAMES = {"floor": "least at the peaks of this machine (estimate)", "rest": "the rest"}
 _GREENS = ("#009465", "#4fb894", "#8fd3bb", "#c3e8db")
 _OVERLAP = "They may overlap, and were not tried together: the total is unknown. "
 _OVERLAP += "`run.apply()`, or `workbench findings RUN --check together`, tries that."
@@ -32,12 +33,16 @@ def outline_gain(m: Measurement) -> Bar | None:
         return None
     segments = potential.segments
     times = format_range(*(each.ms for each in segments))
-    names = [f"{name_segment(e)} {time}" for e, time in zip(segments, times, strict=True)]
+    called = [_NAMES.get(each.kind, each.name) for each in segments]
+    names = [f"{name} {time}" for name, time in zip(called, times, strict=True)]
+    # The last gain has the strongest green.
+    greens = iter(_GREENS + _GREENS[-1:] * len(segments))
+    colors = [_COLORS.get(each.kind) or next(greens) for each in reversed(segments)][::-1]
     shares = [each.ms / potential.latency_ms for each in segments]
     return Bar(
         describe_potential(potential),
         dict(zip(names, shares, strict=True)),
-        dict(zip(names, color_segments(segments), strict=True)),
+        dict(zip(names, colors, strict=True)),
     )
 
 
@@ -50,23 +55,10 @@ def show_gain(m: Measurement, top: int = 0) -> Iterator[Table]:
     first, *others = bar.texts
     page = f"<p><strong>{_TITLE}:</strong> {to_html(first)}</p>"
     page += draw_shares(bar.shares, pale=m.use.pale, blank=m.use.blank, colors=bar.colors)
-    page += draw_chips(bar.colors, pale=m.use.pale) + "".join(
-        f"<p>{to_html(text)}</p>" for text in others
-    )
+    page += draw_chips(bar.colors, pale=m.use.pale)
+    page += "".join(f"<p>{to_html(text)}</p>" for text in others)
     lines = [f"**{_TITLE}:** {to_markdown(first)}", f"- {to_markdown('; '.join(bar.shares))}"]
     yield Table(f'<div class="bars">{page}</div>', "\n\n".join([*lines, *map(to_markdown, others)]))
-
-
-def color_segments(segments: Sequence[Segment]) -> list[str]:
-    """The colours of the parts of the bar."""
-    greens = iter(_GREENS + _GREENS[-1:] * len(segments))
-    return [_COLORS.get(each.kind) or next(greens) for each in reversed(segments)][::-1]
-
-
-def name_segment(each: Segment) -> str:
-    """What the legend calls a part of the bar."""
-    names = {"floor": "least at the peaks of this machine (estimate)", "rest": "the rest"}
-    return names.get(each.kind, each.name)
 
 
 def describe_potential(potential: Potential) -> list[str]:

@@ -151,7 +151,8 @@ def _draw_steps(instructions: Sequence[Instruction]) -> Table:
     boxes, texts = list[str](), list[str]()
     for is_delegate, group in groupby(steps, lambda each: each.kind == "delegate"):
         if is_delegate:
-            named = [f"{each.name}: {plural(_count_inside(each), 'operator')}" for each in group]
+            counts = ((each.name, len(each.xnodes or each.events)) for each in group)
+            named = [f"{name}: {plural(count, 'operator')}" for name, count in counts]
         else:
             names = Counter(each.name.rpartition("::")[2].partition(".")[0] for each in group)
             named = [", ".join(f"{name} x{n}" if n > 1 else name for name, n in names.items())]
@@ -163,10 +164,6 @@ def _draw_steps(instructions: Sequence[Instruction]) -> Table:
     return Table(
         f'<p style="line-height:2.4">{row}</p>', to_markdown(" -> ".join(texts[:_STEPS] + more))
     )
-
-
-def _count_inside(delegate: Instruction) -> int:
-    return len(delegate.xnodes or delegate.events)
 
 
 def _count_places(rows: pd.DataFrame) -> Iterator[str]:

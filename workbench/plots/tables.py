@@ -57,7 +57,7 @@ _SHORT_CSS = "# td.c{0}{{white-space:nowrap}}"
 _CHIP_CSS = "white-space:nowrap;border-left:.75em solid"
 NOT_RECORDED = "Not recorded in this run."
 _PROSE_LETTERS = 24  #: Letters of a text beyond which its column needs some width.
-_SHORT_LETTERS, _LINE_LETTERS = 14, 48  #: Letters of a text, and of a source line, on one line.
+_SHORT_LETTERS, _LINE_LETTERS = 8, 48  #: Letters of a text, and of a source line, on one line.
 _CAPTION_LETTERS = 52  #: Letters of a caption on one line, also on a phone.
 _WIDE = 90  #: Letters in a row beyond which a table may need to be scrolled.
 

@@ -15,15 +15,12 @@ from workbench.report.html import Section, render_html
 from workbench.report.report import make_report
 from workbench.store import MANIFEST
 
-
-def _map_program(path: Path) -> list[Any]:
-    return [show(open_program(path), "map")]
-
-
 #: What draws the map of a file that was not run.
 MAPS: dict[str, Callable[[Path], list[Any]]] = {
-    ".pte": _map_program, ".pt2": map_exported, ".py": map_source,
-}  # fmt: skip
+    ".pte": lambda path: [show(open_program(path), "map")],
+    ".pt2": map_exported,
+    ".py": map_source,
+}
 
 
 def write_code(path: Path) -> str:
