@@ -59,7 +59,7 @@ class _Filters(NamedTuple):
 
 def find_convolution(finder: Finder, last: Node) -> Equivalent | None:
     """A part that computes a convolution of an image, in which an axis may be missing."""
-    if last.target is aten.batch_norm.default:
+    if last.target is aten.batch_norm.default and finder.quantised:
         return _find_scale(finder, last)
     if not is_pure(last) or not is_float(last) or not is_static(last):
         return None
@@ -94,7 +94,7 @@ def _find_scale(finder: Finder, norm: Node) -> Equivalent | None:
     )
     layer = {3: aten.conv1d.default, 4: aten.conv2d.default}.get(value(norm).ndim)
     is_taken = x.target in PRODUCTS and len(readers(x)) == 1
-    if not finder.quantised or training or is_taken or layer is None or not is_static(norm):
+    if training or is_taken or layer is None or not is_static(norm):
         return None
     count, ones = len(mean), [1] * (value(norm).ndim - 2)
     fused = fuse_conv_bn_weights(
