@@ -42,6 +42,14 @@ def by_masks(net, x):
     return y
 
 
+def by_maximum(net, x):
+    weights, chosen = net.layers[0](x).softmax(-1).max(-1)
+    y = torch.zeros_like(x)
+    for n, expert in enumerate(net.layers[1:]):
+        y = y + expert(x) * ((chosen == n).float() * weights)[..., None]
+    return y
+
+
 def by_scatter(net, x):
     weights, chosen = route(net, x)
     gates = torch.zeros(*x.shape[:-1], COUNT).scatter(-1, chosen, weights)
@@ -90,6 +98,7 @@ def with_residual(net, x):
 ONE, TWO = (1, 1, WIDTH), (1, 2, WIDTH)
 CHOSEN = {
     "masks": (by_masks, ONE, make()), "masks of two tokens": (by_masks, TWO, make(True)),
+    "a maximum": (by_maximum, ONE, make()),
     "a scatter": (by_scatter, ONE, make(True)), "in place": (by_scatter_in_place, ONE, make()),
     "rows of ones": (by_one_hot, ONE, make()),
     "a residual": (with_residual, ONE, [*make(), Expert(False)]),

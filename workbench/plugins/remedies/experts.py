@@ -1,7 +1,7 @@
 """Experts of a mixture that are computed although their gate is zero, or none selects them.
 
 Of parts of a graph that compute the same, each with weights of its own, only those are computed
-that ``topk`` chose: their weights are read from those of all.
+that ``topk`` or a maximum chose: their weights are read from those of all.
 """
 
 import math
@@ -33,7 +33,7 @@ _LEAST, _MOST_NODES, _DRAWS = 3, 400, 8
 #: Of so many experts, one may be chosen at most: weights that are read from those of all are moved
 #: once more than a product moves them.
 _LEAST_CHOICE = 2
-_CHOOSING = {aten.topk.default, aten.argmax.default}
+_CHOOSING = {aten.topk.default, aten.argmax.default, aten.max.dim}
 _SELECTIONS = {aten.gather.default, aten.index.Tensor, aten.index_select.default}
 _NOTHING = {aten.zeros_like.default, aten.zeros.default, aten.new_zeros.default}
 
@@ -265,7 +265,7 @@ def _find_selected(finder: Finder, last: Node, stack: Node) -> Equivalent | None
 
 
 def _find_choice(finder: Finder, ends: Sequence[Node]) -> tuple[Node | None, list[Node]]:
-    """The places that ``topk`` gives, nearest to some nodes that depend on them; all up to it."""
+    """The places that were chosen, nearest to some nodes that depend on them; all up to these."""
     calls = [node for node in _list_before(finder, ends) if node.op == "call_function"]
     tensors = [node for node in calls if isinstance(node.meta.get("val"), torch.Tensor)]
     chosen = [
