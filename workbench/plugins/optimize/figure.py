@@ -29,7 +29,7 @@ DOT = "variant-"
 #: Latencies that differ by more than this factor are drawn on a logarithmic axis.
 _LOG_ABOVE = 4
 #: Letters of what a variant changes, beside its dot and in a table.
-_LETTERS, _WORDS = 40, 80
+_LETTERS, _WORDS = 40, 52
 #: The average width of a letter of 8 points, and the height of a line of them, in points.
 _LETTER = 5.2
 _HEIGHT = 9.0
