@@ -125,9 +125,9 @@ def describe_columns(frame: pd.DataFrame) -> dict[str, tuple[str, str]]:
     units: dict[str, set[str]] = {}
     for column, _, unit, _ in itertools.chain(*(each.columns for each in FRAMES.values())):
         units.setdefault(column, set()).add(unit)
-    known = {name: (each.pop(), "") for name, each in units.items() if len(each) == 1}
+    described = {name: (each.pop(), "") for name, each in units.items() if len(each) == 1}
     own = itertools.chain(*(FRAMES[name].columns for name in frame.attrs.get(_NAME, ())))
-    return known | {name: (unit, meaning) for name, _, unit, meaning in own}
+    return described | {name: (unit, meaning) for name, _, unit, meaning in own}
 
 
 #: Which measurement a row belongs to; joined to the frames of one trace when a run is read.

@@ -274,16 +274,16 @@ def compute_attribute(noun: Any, name: str) -> Any:
 
 def list_shown(noun: Any, place: str) -> dict[str, Any]:
     """What plug-ins add to a noun and show in a place, a field of `Attribute`, by its key there."""
-    owner, shown = f"{type(noun).__name__}.", dict[str, Any]()
+    owner, values = f"{type(noun).__name__}.", dict[str, Any]()
     parts = [each for plugin in list_plugins().values() for each in plugin.attributes.items()]
     for name, part in parts:
         key = getattr(part, place, "")
         if key and name.startswith(owner):
             try:
-                shown[name if key is True else key] = getattr(noun, name.removeprefix(owner))
+                values[name if key is True else key] = getattr(noun, name.removeprefix(owner))
             except Exception as error:  # of a plug-in, which costs itself only
                 warn(name.removeprefix(owner), error, "attribute")
-    return shown
+    return values
 
 
 @cache

@@ -65,8 +65,8 @@ def _show_bar(tqdm: Any) -> Iterator[Progress]:
     options = {"bar_format": bar_format, "leave": False, "smoothing": 0, "dynamic_ncols": True}
     in_notebook = tqdm.__module__ == "tqdm.notebook"
     bar = tqdm(total=1.0, **options, **({"display": False} if in_notebook else {}))
-    shown = _display(bar.container) if in_notebook else contextlib.nullcontext()
-    with bar, shown, _repeat(bar.refresh):
+    display = _display(bar.container) if in_notebook else contextlib.nullcontext()
+    with bar, display, _repeat(bar.refresh):
         verdict = ""
 
         def show(text: str, part: float) -> None:
@@ -109,19 +109,19 @@ def _display(container: Any) -> Iterator[None]:
 @contextlib.contextmanager
 def _write_lines() -> Iterator[Progress]:
     stream = sys.stdout if _kernel() else sys.stderr
-    started = said = time.monotonic()
+    started = last = time.monotonic()
     stage = ""
 
     def write(text: str, part: float) -> None:
-        nonlocal stage, said
-        if stage == printable(text) and time.monotonic() - said < LONG_SILENCE_S:
+        nonlocal stage, last
+        if stage == printable(text) and time.monotonic() - last < LONG_SILENCE_S:
             return
-        stage, said = printable(text), time.monotonic()
+        stage, last = printable(text), time.monotonic()
         target = sys.stderr if stream.closed else stream  # a model's file may close it
-        print(f"{said - started:4.0f} s  {stage}", file=target, flush=True)
+        print(f"{last - started:4.0f} s  {stage}", file=target, flush=True)
 
     def remind() -> None:
-        if stage and time.monotonic() - said > LONG_SILENCE_S:
+        if stage and time.monotonic() - last > LONG_SILENCE_S:
             write(stage, 0.0)
 
     with _repeat(remind):

@@ -51,8 +51,8 @@ def explain_outcomes(table: pd.DataFrame) -> list[str]:
             why = f"equal experiments differ by {format_share(row.floor)}"
         elif away <= least:
             why = f"within the margin of {format_share(least)}"
-        shown = row.outcome == "inconclusive" and away > 0
-        texts.append(why if shown else "")
+        is_unsure = row.outcome == "inconclusive" and away > 0
+        texts.append(why if is_unsure else "")
     return texts
 
 

@@ -355,9 +355,11 @@ def combine_runs(
     """
     check_several(measurements)
     if not isinstance(measurements, Mapping):
-        found = find_measurements([m for m in measurements if isinstance(m, str)], categories)
+        measurements_of = find_measurements(
+            [m for m in measurements if isinstance(m, str)], categories
+        )
         given = (each.subject if isinstance(each, Run) else each for each in measurements)
-        opened = [found[each] if isinstance(each, str) else each for each in given]
+        opened = [measurements_of[each] if isinstance(each, str) else each for each in given]
         sides = sorted(opened, key=lambda m: m.emulated)
         measurements = dict(zip(number_equal(name_runs(sides)), sides, strict=True))
     if across is not None:

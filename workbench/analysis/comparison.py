@@ -289,12 +289,12 @@ class Comparison(Noun):
             kernels = own.loc[own["kind"] == "portable", "operator"].unique()
             outside = [name.removeprefix("native_call_").partition(".")[0] for name in kernels]
             number = int((theirs["layer"] == layer).sum())
-            said = [other] if other and dtypes[0] != dtypes[1] else []
-            said += [f"not delegated: {', '.join(outside)}"] if outside else []
-            said += ["layout conversion"] if (own["role"] == "layout").any() else []
+            differences = [other] if other and dtypes[0] != dtypes[1] else []
+            differences += [f"not delegated: {', '.join(outside)}"] if outside else []
+            differences += ["layout conversion"] if (own["role"] == "layout").any() else []
             if 0 < number != len(own):
-                said.append(f"{len(own)} operator{'s' * (len(own) > 1)} instead of {number}")
-            texts[str(layer)] = "; ".join(said) or "other kernels"
+                differences.append(f"{len(own)} operator{'s' * (len(own) > 1)} instead of {number}")
+            texts[str(layer)] = "; ".join(differences) or "other kernels"
         return texts
 
     @frame_property

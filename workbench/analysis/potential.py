@@ -63,11 +63,11 @@ class Potential:
 
         A gain that was tried together is divided as the remedies gain alone.
         """
-        shown = self.gains if self.gain else dict([*self.gains.items()][:1])
-        part = self.known.ms / sum(shown.values()) if shown else 0.0
+        gains = self.gains if self.gain else dict([*self.gains.items()][:1])
+        part = self.known.ms / sum(gains.values()) if gains else 0.0
         floor = 0.0 if math.isnan(self.floor_ms) else min(self.floor_ms, self.after_ms)
         parts = [Segment("floor", "floor", floor), Segment("rest", "rest", self.after_ms - floor)]
-        parts += [Segment("gain", name, part * ms) for name, ms in reversed(shown.items())]
+        parts += [Segment("gain", name, part * ms) for name, ms in reversed(gains.items())]
         return tuple(each for each in parts if each.ms > 0)
 
     @property

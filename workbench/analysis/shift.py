@@ -28,8 +28,8 @@ def bottleneck_shift(
     table = pd.DataFrame({"baseline_ms": before, "candidate_ms": after})
     table["delta_ms"] = after - before
     change = table["delta_ms"].sum()
-    shown = abs(change) > MARGIN * before.sum()
-    table["contribution"] = table["delta_ms"] / change if shown else np.nan
+    is_change = abs(change) > MARGIN * before.sum()
+    table["contribution"] = table["delta_ms"] / change if is_change else np.nan
     for when, side in (("before", before), ("after", after)):
         table[f"share_{when}"] = side / side.sum()
         table[f"rank_{when}"] = side.rank(ascending=False, method="first").astype(int)

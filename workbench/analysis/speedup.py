@@ -264,11 +264,11 @@ def judge(
     or ``inconclusive``.
     """
     q = adjust_for_many(np.max([speedup.p_beyond(bound) for bound in bounds], axis=0))
-    shown, furthest = q <= FALSE_DISCOVERIES, speedup.distance
+    beyond, furthest = q <= FALSE_DISCOVERIES, speedup.distance
     kinds = [
         ("unchanged", furthest <= MARGIN),
-        ("faster", shown & (speedup.log > 0)),
-        ("slower", shown & (speedup.log < 0)),
+        ("faster", beyond & (speedup.log > 0)),
+        ("slower", beyond & (speedup.log < 0)),
         ("unchanged", furthest <= unchanged),
     ]
     names, conditions = zip(*kinds, strict=True)

@@ -63,10 +63,10 @@ class Findings(pd.DataFrame):
         return super()._repr_html_() if self.chosen is None else draw_page(self)
 
     def _ipython_display_(self) -> None:
-        shown: Any = None if self.chosen is None else show_noun(self)
-        if not hasattr(shown, "_ipython_display_"):
+        view: Any = None if self.chosen is None else show_noun(self)
+        if not hasattr(view, "_ipython_display_"):
             raise NotImplementedError  # it is shown as any other table
-        shown._ipython_display_()
+        view._ipython_display_()
 
     def check(self, model: Any = None, finding: Finding | str = "", **limits: Any) -> pd.DataFrame:
         """Try the remedies of the first findings, or that of one; returns the new findings.

@@ -156,8 +156,8 @@ class _Settings(click.Option):
 
     def describe(self, context: click.Context) -> list[tuple[str, str]]:
         """The name and the help of each setting, in the order of the records."""
-        known = [(n, each.get_help_record(context)) for n, each in self.known.items()]
-        return [(name, record[1]) for name, record in known if record]
+        records = [(n, each.get_help_record(context)) for n, each in self.known.items()]
+        return [(name, record[1]) for name, record in records if record]
 
     def find(self, flag: str) -> str:
         """The setting that somebody takes for an option; empty if there is none."""

@@ -255,7 +255,7 @@ class _Answer:
         texts: dict[str, list[object]] = {ab.text: [ab.text] for ab in run.comparisons}
         for rank, finding in enumerate(run.opportunities[:_BEST], 1):
             texts[f"{finding.id} {finding.gain}"] = [*write_finding(finding, rank)]
-        texts |= {str(shown): [shown] for shown in (*_summarize(run), *show_categories(run))}
+        texts |= {str(part): [part] for part in (*_summarize(run), *show_categories(run))}
         new = [key for key in texts if key not in self.printed]
         self.printed.update(new)
         return [line for key in new for line in texts[key]]

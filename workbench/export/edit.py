@@ -103,9 +103,9 @@ def write_edit(model: LoadedModel, trace: TracedModel, replacements: Sequence[Re
     tree = ast.parse(source)
     places = [_find_place(tree, line, function) for line, function in lines]
     with PROCESS_LOCK, torch.no_grad():
-        found = _find_expressions(bench, places, replacements)
-        edited, functions = _edit(bench, found)
-        bench.verify(edited, functions, {place.qualname for place, *_ in found})
+        expressions = _find_expressions(bench, places, replacements)
+        edited, functions = _edit(bench, expressions)
+        bench.verify(edited, functions, {place.qualname for place, *_ in expressions})
     return _compare(source, edited, shown_path(Path(file)))
 
 
@@ -133,7 +133,7 @@ def _locate(
 
 def _find_place(tree: ast.Module, line: int, name: str) -> _Place:
     """The function of a name around a line, innermost."""
-    found: list[_Place] = []
+    places: list[_Place] = []
 
     def visit(node: ast.AST, scopes: tuple[str, ...], outermost: ast.stmt | None) -> None:
         for child in ast.iter_child_nodes(node):
@@ -144,15 +144,15 @@ def _find_place(tree: ast.Module, line: int, name: str) -> _Place:
                 last = child.end_lineno or 0
                 is_around = child.lineno <= line <= last and child.name == name
                 if isinstance(child, ast.FunctionDef) and is_around and top:
-                    found.append(_Place(line, child, ".".join(inner), top))
+                    places.append(_Place(line, child, ".".join(inner), top))
                 if not isinstance(child, ast.ClassDef):
                     inner = (*inner, "<locals>")
             visit(child, inner, top)
 
     visit(tree, (), None)
-    if not found:
+    if not places:
         raise Unwritable(f"line {line} is in no function {name}()")
-    place = found[-1]
+    place = places[-1]
     wanted = [each for each in _list_read(place.function) if _covers(each, line)]
     inside = {id(node): node for each in wanted for node in [each, *_list_read(each)]}
     place.expressions = dict(enumerate(inside.values()))
@@ -181,17 +181,17 @@ def _find_expressions(
     bench: _Bench, places: Sequence[_Place], replacements: Sequence[Replacement]
 ) -> list[_Found]:
     """The expression of each replacement, by running the source with recorded values."""
-    values, found = bench.read_values(replacements), list[_Found]()
+    values, expressions = bench.read_values(replacements), list[_Found]()
     missing = {each.result for each in replacements}
     for place in places:
         watch = _Watch(place, replacements, values)
         with bench.run_as(_mark(bench.source, place), {place.qualname}, {_SEEN: watch}):
             bench.run(bench.example)
-        found += watch.found.values()
+        expressions += watch.found.values()
         missing -= watch.results
     if missing:
         raise Unwritable("no expression of yours computes it from what it reads")
-    return _keep_innermost(found)
+    return _keep_innermost(expressions)
 
 
 class _Watch:
@@ -284,12 +284,12 @@ def _edit(bench: _Bench, found: Sequence[_Found]) -> tuple[str, dict[str, str]]:
     source, functions = bench.source, dict[str, str]()
     edits: list[tuple[int, int, str]] = []
     for place, node, read, each in found:
-        known = [title for title, code in functions.items() if code == _write(title, each)]
-        title = known[0] if known else _choose_name(each.remedy, source, functions)
+        titles = [title for title, code in functions.items() if code == _write(title, each)]
+        title = titles[0] if titles else _choose_name(each.remedy, source, functions)
         functions[title] = _write(title, each)
         arguments = (source.encode()[slice(*_span(source, x))].decode() for x in read)
         edits.append((*_span(source, node), f"{title}({', '.join(arguments)})"))
-        if not known:
+        if not titles:
             start = min([place.outermost.lineno, *_decorators(place.outermost)])
             at = len("".join(source.splitlines(keepends=True)[: start - 1]).encode())
             edits.append((at, at, f"{functions[title]}\n\n"))
@@ -441,14 +441,14 @@ def _with_code(function: FunctionType, code: CodeType, names: Mapping[str, Any])
 
 def _list_code(code: CodeType) -> dict[str, CodeType]:
     """The code of the functions of a source by their qualified names, each defined once."""
-    found: dict[str, list[CodeType]] = {}
+    codes_of: dict[str, list[CodeType]] = {}
     pending = [code]
     for each in pending:  # which grows
         inner = [constant for constant in each.co_consts if isinstance(constant, CodeType)]
         pending += inner
         for one in inner:
-            found.setdefault(one.co_qualname, []).append(one)
-    return {name: codes[0] for name, codes in found.items() if len(codes) == 1}
+            codes_of.setdefault(one.co_qualname, []).append(one)
+    return {name: codes[0] for name, codes in codes_of.items() if len(codes) == 1}
 
 
 def _list_functions(module: nn.Module, file: str, qualname: str) -> list[FunctionType]:

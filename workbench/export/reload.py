@@ -38,8 +38,8 @@ def reload_model(program: Program) -> LoadedModel:
 def read_options(export: Export) -> ExportOptions:
     """The options that a program was exported with."""
     settings = json.loads(export.made_from.get("settings", "{}"))
-    known = vars(ExportOptions()).keys()  # earlier versions had further ones
-    settings = {name: _as_tuple(value) for name, value in settings.items() if name in known}
+    names = vars(ExportOptions()).keys()  # earlier versions had further ones
+    settings = {name: _as_tuple(value) for name, value in settings.items() if name in names}
     return ExportOptions(**settings | {"sizes": tuple(dict(settings.get("sizes", ())).items())})
 
 

@@ -83,9 +83,9 @@ def _name(file: str) -> str:
     packaged = _PACKAGES.sub("", file)
     if packaged != file:
         return packaged
-    shown = shown_path(Path(file)).removeprefix(f"{_REPOSITORY}/")
-    folders = [folder for folder in sys.path if folder and Path(shown).is_relative_to(folder)]
-    return str(Path(shown).relative_to(max(folders, key=len))) if folders else shown
+    name = shown_path(Path(file)).removeprefix(f"{_REPOSITORY}/")
+    folders = [folder for folder in sys.path if folder and Path(name).is_relative_to(folder)]
+    return str(Path(name).relative_to(max(folders, key=len))) if folders else name
 
 
 def _choose(lines: list[str], wanted: Collection[int], most: int) -> Iterable[int]:

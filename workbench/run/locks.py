@@ -45,8 +45,8 @@ def runner_options() -> dict[str, Any]:
 
 def device_behind(target: str) -> str:
     """The device of a target; an emulated CPU is this machine."""
-    found = find_target(target)
-    return THIS_MACHINE if found is Host or found.emulated else target
+    kind = find_target(target)
+    return THIS_MACHINE if kind is Host or kind.emulated else target
 
 
 @contextlib.contextmanager

@@ -100,8 +100,8 @@ def _tabulate_spans(events: pd.DataFrame, etdump: Path) -> pd.DataFrame:
     if operators.empty:
         return spans
     if m := _find_measurement(etdump):
-        known = m.operators[m.operators.columns.difference(["name"])]
-        operators = operators.merge(known, on="key", how="left")
+        places = m.operators[m.operators.columns.difference(["name"])]
+        operators = operators.merge(places, on="key", how="left")
     operators = operators.assign(label=label_operators(operators), logged=operators["name"])
     operators = operators.set_index("key").rename(columns={"module": "layer"})
     for column in operators.columns.intersection(["label", "layer", "source", "shapes", "logged"]):

@@ -54,8 +54,8 @@ def find_changes(history: pd.DataFrame) -> pd.DataFrame:
     table = table.assign(ratio=1 / speedup.value, low=1 / speedup.high, high=1 / speedup.low)
     of_memory = pd.Series(outcome, dtype="str").replace({"faster": "less", "slower": "more"})
     table["outcome"] = of_memory.where(table["unit"] == "MB", pd.Series(outcome, dtype="str"))
-    shown = table[table["outcome"].isin(["faster", "slower", "less", "more"])]
-    return CHANGES.check(shown[CHANGES.names].reset_index(drop=True))
+    changes = table[table["outcome"].isin(["faster", "slower", "less", "more"])]
+    return CHANGES.check(changes[CHANGES.names].reset_index(drop=True))
 
 
 def split_pieces(logs: np.ndarray, noise: float) -> list[int]:

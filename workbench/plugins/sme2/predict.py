@@ -79,8 +79,8 @@ LIMITS = (
 
 def describe_limits(version: str) -> str:
     """What a prediction does not say, and whether it was checked with a version of ExecuTorch."""
-    known = f"Not checked: executorch {version} is not among {', '.join(CHECKED)}."
-    return LIMITS if version in CHECKED else f"{LIMITS} {known}"
+    unchecked = f"Not checked: executorch {version} is not among {', '.join(CHECKED)}."
+    return LIMITS if version in CHECKED else f"{LIMITS} {unchecked}"
 
 
 def predict_kernels(layers: Any) -> pd.DataFrame:

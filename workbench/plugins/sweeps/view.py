@@ -45,8 +45,8 @@ def list_sweeps(run: Any, top: int) -> list[Part]:
 def _isa_levels(run: Any) -> Iterator[Part]:
     if run.isa_levels is None:
         return
-    shown = run.isa_levels.drop(columns=["latency_low_ms", "latency_high_ms"])
-    for threads, levels in shown.groupby("threads"):
+    table = run.isa_levels.drop(columns=["latency_low_ms", "latency_high_ms"])
+    for threads, levels in table.groupby("threads"):
         steps = levels[levels["speedup"].notna()]
         yield plot_speedups(steps.assign(name=steps["level"]))
         yield show_table(

@@ -23,5 +23,5 @@ def find_target(name: str, power: str = "") -> type[Host]:
 
 def open_target(name: str, *, power: str = "") -> Host:
     """Open a target: where a runner runs."""
-    found = find_target(name, power)
-    return HOST if found is Host else found(name.partition(":")[2], power)
+    kind = find_target(name, power)
+    return HOST if kind is Host else kind(name.partition(":")[2], power)
