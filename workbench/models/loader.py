@@ -370,10 +370,7 @@ def _prepare(
 
     holders = [thing, namespace] if is_module else [thing]
     with _explain_errors("example inputs cannot be made", source):
-        inputs, kwargs = given, None
-        if given is None:
-            inputs = _look_up(holders, *_INPUT_NAMES)
-            kwargs = _look_up(holders, "get_example_kwarg_inputs", "get_example_kwargs")
+        inputs, kwargs = _find_inputs(holders) if given is None else (given, None)
         shapes = _look_up(holders, "get_dynamic_shapes")
         batches = list(map(tuple, _look_up(holders, "get_calibration_inputs") or ()))
     calibration = tuple((batch, kwargs or {}) for batch in batches)
@@ -426,6 +423,12 @@ def _build(name: str, definition: Any, source: str, *, is_file: bool) -> tuple[A
         what = f"{name} gives {type(module).__name__!r}, not an nn.Module"
         raise WorkbenchError(what, where=source)
     return thing, module
+
+
+def _find_inputs(holders: list[Any]) -> tuple[Any, Any]:
+    """The arguments and keyword arguments that a model's own definition names."""
+    inputs = _look_up(holders, *_INPUT_NAMES)
+    return inputs, _look_up(holders, "get_example_kwarg_inputs", "get_example_kwargs")
 
 
 def _check_device(model: LoadedModel) -> None:
