@@ -21,7 +21,7 @@ from workbench.explorer.widgets import (
     pick_measurements,
 )
 from workbench.plots.style import Chart
-from workbench.plots.tables import VStack, typeset
+from workbench.plots.tables import typeset
 from workbench.progress import is_interactive
 from workbench.store import load_run, save_run
 
@@ -213,7 +213,7 @@ def test_what_may_differ_is_part_of_the_choice(seen):
     measurements.value = [one, threads["2"]]
     assert 'role="alert"' in seen[-1].data and "may differ" in seen[-1].data
     across.value = ["threads"]
-    assert isinstance(seen[-1], VStack)
+    assert isinstance(seen[-1], Explorer)
 
 
 # What a saved notebook keeps.
