@@ -52,7 +52,7 @@ TEXTS = [
 
 def commands_of(text):
     """The commands in a text, as a name and its words; prose after them is cut."""
-    for name, rest in re.findall(r"\bworkbench ([a-z]+(?:-[a-z]+)*)([^`#;()\n]*)", text):
+    for name, rest in re.findall(r"\bworkbench ([a-z][a-z0-9]*(?:-[a-z]+)*)([^`#;()\n]*)", text):
         if name in PROSE:
             continue
         words, expects = [], ""

@@ -31,7 +31,7 @@ SECTION = "Architectures"
 ABOUT = """Published architectures with random weights and few layers
 (`tests/benchmarks/architectures.py`): latency, the first three findings, what the remedies that
 were shown to help promise together and what they bring to the whole network, what an expert's edit
-brings, and the seconds of `wb.profile` and of trying. AMD EPYC, one of two shared cores.
+brings, and the seconds of `wb.profile` and of trying. One of two shared cores of a virtual machine.
 """
 BRIEF = wb.MeasureOptions(budget_s=5, toggle="none", evidence=False, cold_start=False, roof=False)
 

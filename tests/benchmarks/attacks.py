@@ -30,8 +30,6 @@ ATTACKS = {
     "a pipe in place of a file": "a_pipe_is_refused",
     "config: names too long for a file": "too_long_for_a_file",
     "time-outs that never end": "timeout_is_a_positive_number",
-    "target: an endless connection": "never_falls_silent",
-    "device that vanishes while it is measured": "device_lost_during_a_run",
     "runner: a damaged or missing trace": "a_bad_trace or traced_process_without_a_trace",
     "driver killed while a runner runs": "killing_the_driver",
     "report gets SIGKILL, SIGINT": "report_that_is_ended",

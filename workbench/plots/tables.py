@@ -181,6 +181,7 @@ def lighten(color: str) -> str:
 def to_markdown(text: str, pipes: bool = True) -> str:
     """Text as Markdown on one line, in which nothing is a link, an image or a tag."""
     text = html.escape(printable(text), quote=False).replace("-&gt;", "->")
+    text = re.sub(r"&lt;(?=\d)", "<", text)  # as in "<0.001", which begins no tag
     text = re.sub(r"\](?=[(\[:])", r"]\\", text)
     return " ".join((text.replace("|", "\\|") if pipes else text).split())
 
