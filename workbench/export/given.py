@@ -135,10 +135,8 @@ def write_program(
     if not layers.methods:
         raise UsageError("computes nothing", where="the program", hint="lower a method of a model")
     method = layers.methods[0]
-    name, sha256 = (
-        store.safe_name(method.modules.get("") or "program"),
-        hashlib.sha256(data).hexdigest(),
-    )
+    name = store.safe_name(method.modules.get("") or "program")
+    sha256 = hashlib.sha256(data).hexdigest()
     remember_lowered(sha256, given, inputs)
     exported = _find_exported(made)
     if exported and (same := _export_again(exported, sha256, inputs, root)):
