@@ -51,7 +51,7 @@ def test_shares_of_samples_have_their_interval_in_the_same_unit():
     frame = recorded()["avx512_on"].machine_code.assign(q=0.0)
     head, row = lines_of(frame, columns=["share", "low", "high", "q"], top=1)
     assert head == "| share (%) | low (%) | high (%) | q |"
-    assert re.fullmatch(r"\| \d+ \| \d+ \| \d+ \| &lt;0.001 \|", row)
+    assert re.fullmatch(r"\| \d+ \| \d+ \| \d+ \| <0.001 \|", row)
 
 
 def test_a_number_has_three_figures_and_large_numbers_are_grouped():

@@ -275,9 +275,10 @@ def _add_trial(finding: Finding, trial: Trial | None, losing: Collection[str]) -
 
 def read_gain(trial: Trial, latency_ms: float) -> Gain:
     """What a trial has shown a program of that latency to gain."""
-    # Measured in a slower moment, the parts may have taken longer than the whole program did.
     every_ms = trial.before_ms * trial.gain_ms / (trial.before_ms - trial.after_ms)
-    scale = min(1.0, latency_ms / every_ms)
+    scale = latency_ms / every_ms  # of the moments in which both were measured
+    # Parts alone may take longer than the whole program did, or be some of what it runs.
+    scale = scale if trial.whole else min(1.0, scale)
     high = min(scale * trial.high_ms, latency_ms)
     return Gain(scale * trial.gain_ms, scale * trial.low_ms, high, "checked")
 
