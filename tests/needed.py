@@ -6,7 +6,6 @@ from workbench.plugin import list_plugins
 
 #: The notebooks that need a plug-in, and its name.
 NOTEBOOKS = {
-    "10_on_a_device.ipynb": "sme2",
     "12_optimize.ipynb": "optimize",
     "13_language_models.ipynb": "llm",
     "14_many_models.ipynb": "batch",

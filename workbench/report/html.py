@@ -15,8 +15,8 @@ import mistune
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from workbench.errors import printable
-from workbench.plots.bars import draw_shares
-from workbench.plots.tables import Table, to_markdown, typeset
+from workbench.plots.bars import draw_chips, draw_shares
+from workbench.plots.tables import COLORS, Table, to_markdown, typeset
 from workbench.wording import format_figure, plural
 
 
@@ -150,7 +150,7 @@ def _templates() -> Environment:
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
     templates.filters |= {"figures": format_figure, "plural": plural}
-    templates.globals["draw_shares"] = draw_shares
+    templates.globals |= {"draw_shares": draw_shares, "legend": draw_chips(COLORS)}
     templates.filters["typeset"] = typeset
     templates.filters["markdown"] = mistune.create_markdown(escape=True)
     return templates

@@ -26,6 +26,7 @@ from schemas import Described, check_reader
 
 import workbench as wb
 from workbench.errors import StoreError, UsageError
+from workbench.plots.tables import COLORS
 from workbench.plugins.batch.matrix import Cell, read_matrix
 from workbench.plugins.batch.page import (
     EMPTY,
@@ -237,6 +238,7 @@ def test_a_batch_is_one_page_and_table(finished):
     page = (finished.out / "index.html").read_text()
     assert "2 cells: 2 done" in page
     assert all(f'href="./{cell.report}"' in page for cell in cells)
+    assert all(f"</span>{name}</span>" in page for name in COLORS), "the legend of the bars"
     lines = list(csv.DictReader(io.StringIO((finished.out / "portfolio.csv").read_text())))
     assert [line["model"] for line in lines] == ["first"] * 2 + ["second"] * 2
     assert all(float(line["latency_ms"]) > 0 for line in lines)
