@@ -189,6 +189,21 @@ def short_cells(monkeypatch):
 
 
 @pytest.fixture
+def tools(monkeypatch, tmp_path):
+    """Nothing on the PATH and in the cache but what a test writes; no runner can be compiled."""
+    from devices import Tools
+
+    from workbench.run import doctor
+
+    tools = Tools(tmp_path / "bin")
+    monkeypatch.setenv("PATH", str(tools.folder))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("CXX", "/bin/false")
+    monkeypatch.setattr(doctor, "find_missing", lambda probed: {})
+    return tools.write
+
+
+@pytest.fixture
 def short_waits(monkeypatch):
     """Do not wait long for machines that do not answer."""
     from workbench.plugins.targets import android, remote

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+import workbench as wb
+
 needs_compiler = pytest.mark.skipif(
     not any(map(shutil.which, ("c++", "g++", "clang++"))), reason="no C++ compiler"
 )
@@ -81,3 +83,9 @@ def pretend_clusters(board, khz):
     edit = f"/cpu_capacity:/d; s|^@frequency|&\\n{lines}|"
     script = script.replace('exec sh -c "$*"', f"sh -c \"$*\" | sed '{edit}'")
     board.tools.write("ssh", script, log=False)
+
+
+def find_check(subject):
+    """What the doctor says of a subject."""
+    (check,) = [check for check in wb.examine_machine() if check.subject == subject]
+    return check

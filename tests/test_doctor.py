@@ -9,28 +9,11 @@ from importlib import metadata
 from types import SimpleNamespace
 
 import pytest
-from devices import Tools
+from devices import find_check
 
 import workbench as wb
 from workbench.process import child_environment
-from workbench.run import doctor
 from workbench.run.locks import runner_options
-
-
-@pytest.fixture
-def tools(monkeypatch, tmp_path):
-    """Nothing on the PATH and in the cache but what a test writes; no runner can be compiled."""
-    tools = Tools(tmp_path / "bin")
-    monkeypatch.setenv("PATH", str(tools.folder))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("CXX", "/bin/false")
-    monkeypatch.setattr(doctor, "find_missing", lambda probed: {})
-    return tools.write
-
-
-def find(subject):
-    (check,) = [check for check in wb.examine_machine() if check.subject == subject]
-    return check
 
 
 def test_a_machine_is_described_in_full():
@@ -43,7 +26,7 @@ def test_a_machine_is_described_in_full():
 
 def test_an_executorch_that_is_not_tested_is_a_note(tools, monkeypatch):
     monkeypatch.setattr("workbench.upstream.TESTED", ("1.4.0",))
-    check = find("executorch")
+    check = find_check("executorch")
     assert check.status == "note" and "is not among the tested versions, 1.4.0" in check.detail
 
 

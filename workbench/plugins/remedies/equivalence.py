@@ -31,6 +31,8 @@ from workbench.graphs import (
 aten: Any = torch.ops.aten
 #: Operators of a part at most, the largest tensors of one that is searched, and of one of a rule.
 _MOST_NODES, MOST_ELEMENTS, MOST_PROVEN = 24, 1 << 20, 1 << 23
+#: The most of its work that may remain where operators change their order.
+MOST_KEPT = 0.75
 #: The least signal to noise ratio of what is equal within rounding, in dB, by bytes of an element.
 _LEAST_DB = {8: 110.0, 4: 110.0, 2: 50.0}
 #: Noise that sums in another order add, in dB.

@@ -20,6 +20,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_weights
 from workbench.graphs import PRODUCTS, VIEWS, readers
 from workbench.plugins.remedies.equivalence import (
     BORDERS,
+    MOST_KEPT,
     MOST_PROVEN,
     Equivalent,
     Finder,
@@ -221,8 +222,8 @@ def _prove(
 
 #: Elements that are repeated to a block's side, at most.
 _MOST_REPEATS = 4
-#: The most of the work that may remain, and channels on which parts are compared first.
-_MOST_KEPT, _FEW = 0.75, 4
+#: Channels on which parts are compared first.
+_FEW = 4
 
 
 class _Early(NamedTuple):
@@ -283,7 +284,7 @@ def find_resized(finder: Finder, last: Node) -> Equivalent | None:
     after += sum(_count_layer(layer, pieces[place]) for place in others)
     after += MOVED * sum(elements(parts[place]) for place in others) * (len(others) > 1)
     after += MOVED * elements(layer) * (len(terms) - 1)
-    if after > _MOST_KEPT * before:
+    if after > MOST_KEPT * before:
         return None
     kept = (node for node in inside if node.target not in PRODUCTS)
     constants = (x for node in kept for x in node.all_input_nodes if x in finder.constants)

@@ -11,6 +11,7 @@ from torch.fx import Node
 from workbench.graphs import PRODUCTS, VIEWS, is_pure, tree_leaves
 from workbench.plugins.remedies.equivalence import (
     BORDERS,
+    MOST_KEPT,
     PLACES,
     Build,
     Equivalent,
@@ -43,8 +44,8 @@ _MOST_WORDS = 1 << 16
 _SMALL = 12
 #: Values on which functions of numbers are compared first.
 _SCREENED = 4096
-#: Operators whose order changes, at most, and the most of their work that may remain.
-_MOST_MOVED, _MOST_KEPT = 16, 0.75
+#: Operators whose order changes, at most.
+_MOST_MOVED = 16
 #: Functions of a number that XNNPACK has no operator for, but operators to compute it.
 _SPELLED = {
     aten.reciprocal.default, aten.pow.Scalar, aten.pow.Tensor_Scalar, aten.softplus.default,
@@ -245,7 +246,7 @@ def _may_drop(finder: Finder, source: Node, nodes: list[Node]) -> bool:
     """Whether a part has layers that are less work once its last operator is the first one."""
     last, (operand,) = nodes[-1], finder.varying(nodes[-1])
     layers = [node for node in nodes if node.target in PRODUCTS]
-    if not layers or elements(last) > _MOST_KEPT * elements(operand):
+    if not layers or elements(last) > MOST_KEPT * elements(operand):
         return False
     if last.target in PLACES:
         axis, *_ = _read_cut(last)
