@@ -100,7 +100,7 @@ class NotebookTests:
         goal = re.search(r"\*\*Goal:\*\* (.+?)[:.,\n]", cells_of(path)[0]["source"])
         assert goal is None or goal[1].lower() in row[1].lower()
         code = "".join(cell["source"] for cell in code_of(path))
-        widgets = set(re.findall(r"wb\.(pick\w*|LiveRun|explore)\b", code))
+        widgets = set(re.findall(r"wb\.(pick\w*|explore)\b", code))
         assert widgets == set(re.findall(r"`(\w+)`", row[3]))
         driven = re.search(r"`explore`: .*selected", row[3])
         assert bool(driven) == bool(re.search(r"explorer\.draw\(", code))

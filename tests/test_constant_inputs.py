@@ -104,6 +104,7 @@ def test_the_rest_is_tried_against_the_whole(measured):
 
 
 @pytest.mark.cases
+@needs("remedies")
 def test_a_part_is_exported_with_the_layers_and_lines_of_the_whole(measured, tmp_path):
     model, _ = measured
     parts = wb.split(model, constant=("states",))
@@ -115,6 +116,7 @@ def test_a_part_is_exported_with_the_layers_and_lines_of_the_whole(measured, tmp
     assert "cross.0.k" not in places
 
 
+@needs("remedies")
 def test_both_parts_are_measured_as_one_conversation(measured, tmp_path):
     model, run = measured
     parts = wb.split(model, constant=("states",))

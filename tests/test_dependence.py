@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from needed import needs
 from steps import STEPS, Attention, Together, decoder
 from torch import nn
 from torch._higher_order_ops.map import map as repeat
@@ -14,7 +15,7 @@ from torch._higher_order_ops.while_loop import while_loop
 
 import workbench as wb
 from workbench.export.dependence import Dependence
-from workbench.export.part import Parts, record_values
+from workbench.export.part import record_values
 from workbench.export.staying import guess_staying
 from workbench.export.traced import trace_model
 from workbench.upstream import tree_leaves
@@ -163,6 +164,7 @@ def test_inputs_that_stay_are_guessed_from_what_attention_reads(name):
     assert guess_staying(exported, Dependence(exported)) == staying
 
 
+@needs("remedies")
 @pytest.mark.parametrize("name", [name for name in STEPS if STEPS[name][1]])
 def test_both_parts_of_a_model_compute_what_it_does(name):
     make, constant = STEPS[name]
@@ -186,6 +188,8 @@ TAKEN = {
 }
 
 
+@needs("remedies")
+@needs("remedies")
 @pytest.mark.parametrize("take", [None, *TAKEN])
 def test_keys_and_values_of_each_layer_are_computed_once(take):
     make = (lambda width: Together(width, TAKEN[take])) if take else Attention
@@ -231,6 +235,8 @@ class Counted(nn.Module):
         return x @ keys.expand(2, 4, 4) + self.calls, keys[:1]
 
 
+@needs("remedies")
+@needs("remedies")
 def test_state_is_written_by_each_call_and_not_by_trying_them():
     net, (x, context) = Counted().eval(), (torch.rand(2, 3, 4), torch.rand(4, 4))
     parts = wb.split(net, (x, context), constant="context")
@@ -246,11 +252,14 @@ def test_an_exported_program_is_split_and_its_parts_are_cut_out():
     parts = wb.split(exported, constant="features")
     expected = module(*inputs)
     torch.testing.assert_close(parts.each(inputs[0], *parts.once(inputs[1])), expected)
+    from workbench.plugins.remedies.parts import Parts
+
     model = wb.load_model(exported)
     part = Parts(model, exported, [["gelu"]]).extract(["gelu"])
     assert len(trace_model(part).exported.graph.nodes) < len(exported.graph.nodes)
 
 
+@needs("remedies")
 @pytest.mark.parametrize(
     ("names", "message"),
     [

@@ -18,7 +18,6 @@ RUN = wb.open_run(wb.sample_run())
         (lambda: wb.export_model("toy_cnn", option=1), "did you mean 'options'?"),
         (lambda: wb.MeasureOptions(thread=(1,)), "MeasureOptions(): unknown argument 'thread' -> "
          "did you mean 'threads'?"),
-        (lambda: wb.LiveRun("toy_cnn", input=1), "LiveRun(): unknown argument 'input'"),
         (lambda: RUN.compare(base="avx512_off"), "Run.compare(): unknown argument 'base'"),
         (lambda: wb.open_run(), "open_run(): missing a required argument: 'path' -> it takes path"),
         (lambda: wb.show(RUN, "layers", top="a"), "show(): top='a' is not an int, but str"),

@@ -5,11 +5,10 @@ Open and compare recorded runs
 
 Export, measure, report
     profile, export_model, ExportOptions, Program, open_program, rewrite, measure, MeasureOptions,
-    make_report, measure_roof,
-    load_ipython_extension, LiveRun
+    make_report, measure_roof, load_ipython_extension
 
 Models and machine
-    list_models, load_model, register_model, EagerModelBase, split, read_exports, sample_file,
+    list_models, load_model, register_model, EagerModelBase, read_exports, sample_file,
     examine_machine, find_runner, read_isa, WorkbenchError
 
 Traces

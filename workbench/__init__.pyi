@@ -12,8 +12,6 @@ from .explorer.widgets import pick, pick_measurements, pick_run
 from .export.artifact import export_model
 from .export.given import rewrite
 from .export.program import Program, open_program
-from .export.split import split
-from .live import LiveRun
 from .magics import load_ipython_extension
 from .models.loader import load_model
 from .models.registry import EagerModelBase, list_models, register_model
@@ -31,7 +29,7 @@ from .trace.etdump import read_etdump
 from .workflow import measure, profile
 
 __all__ = [
-    "Comparison", "EagerModelBase", "ExportOptions", "LiveRun", "MeasureOptions", "Measurement",
+    "Comparison", "EagerModelBase", "ExportOptions", "MeasureOptions", "Measurement",
     "Program", "Run", "WorkbenchError", "build_ledger",
     "combine_runs", "compare", "examine_machine", "explore", "export_model",
     "find_runner", "list_models", "load_ipython_extension", "load_model",
@@ -40,7 +38,7 @@ __all__ = [
     "plot_latencies", "plot_roofline", "plot_shift",
     "plot_speedups",
     "profile", "read_etdump", "read_exports", "read_isa",
-    "register_model", "rewrite", "sample_file", "sample_run", "show", "split",
+    "register_model", "rewrite", "sample_file", "sample_run", "show",
 ]  # fmt: skip
 
 def __getattr__(name: str) -> typing.Any: ...  # names of plug-ins

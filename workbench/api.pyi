@@ -18,7 +18,7 @@ from .progress import show_progress
 from .records.codec import SCHEMA_VERSION, structure, to_json, to_plain
 from .records.documents import Document
 from .records.exports import Rewrite
-from .records.trials import Trial
+from .records.trials import Applied, Trial
 from .remedies import Remedies, Remedy
 from .run.sides import Graph, Settings, Side
 from .store import atomic_write, load_record, safe_name
@@ -26,10 +26,10 @@ from .trace.writers import to_csv, write_csvs
 from .wording import format_ratio, format_size, plural
 
 __all__ = [
-    "EXISTING", "SCHEMA_VERSION", "WRONG", "Attribute", "Chart", "Document", "Finding", "Frame",
-    "Gain", "Graph", "Ink", "Options", "Output", "Part", "Plugin", "Progress", "Remedies",
-    "Remedy", "Rewrite", "Rewriter", "Rule", "RunnerError", "Section", "Settings", "Side",
-    "Speedup", "Table", "Trial", "UsageError", "View", "atomic_write", "check_request",
+    "EXISTING", "SCHEMA_VERSION", "WRONG", "Applied", "Attribute", "Chart", "Document", "Finding",
+    "Frame", "Gain", "Graph", "Ink", "Options", "Output", "Part", "Plugin", "Progress",
+    "Remedies", "Remedy", "Rewrite", "Rewriter", "Rule", "RunnerError", "Section", "Settings",
+    "Side", "Speedup", "Table", "Trial", "UsageError", "View", "atomic_write", "check_request",
     "command", "draws", "format_ratio", "format_size", "half_width", "label_operators",
     "load_record", "option", "options_of", "plural", "safe_name", "show_note", "show_progress",
     "show_table", "silent", "structure", "tabulate_spans", "to_csv", "to_json", "to_plain",

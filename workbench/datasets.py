@@ -3,14 +3,8 @@
 from collections.abc import Collection
 from pathlib import Path
 
-import workbench
 from workbench.errors import UsageError, WorkbenchError, unknown_name
-
-#: In a checkout, ``workbench/data`` is a link.
-DATA = (Path(workbench.__file__).parent / "data").resolve()
-
-#: The recorded runs, one output folder per model.
-SAMPLES = DATA / "samples"
+from workbench.store import DATA, SAMPLES
 
 
 def sample_run(model: str = "mobilenet_v3_small") -> Path:

@@ -417,15 +417,6 @@ PHASES = Frame.make(
     ("bound_share", "float", "share", "share of the time in operators that are bound so"),
 )
 
-CONVERSATION = Frame.make(
-    "conversation",
-    "threads",
-    ("calls", "int", "", "calls in a row; the first one also computes what stays"),
-    ("ms", "float", "ms", "latency of all of them"),
-    *Frame.interval("its", "ms", suffix="_ms"),
-    ("each_ms", "float", "ms", "latency of each further call"),
-)
-
 EVIDENCE = Frame.make(
     "evidence",
     ("key", "text", "", "as in the ledger; empty for samples that two operators may claim"),

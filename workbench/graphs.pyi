@@ -1,15 +1,12 @@
 from .analysis.attribution import predict_calls
-from .analysis.exports import find_run_model
 from .analysis.findings.finding import Change
-from .analysis.trials import keep_trial
 from .export.constants import add_constant, fake_mode_of
 from .export.dependence import Dependence
-from .export.edit import Replacement
 from .export.identity import hash_code, versions
 from .export.layers import resize
 from .export.lower import lower_model
 from .export.lowered import Lowered
-from .export.part import Parts
+from .export.part import cut_out, record_values
 from .export.precision import PRECISIONS
 from .export.purity import (
     PRODUCTS,
@@ -24,14 +21,12 @@ from .export.purity import (
     overwrites,
     readers,
 )
-from .export.reload import read_options
-from .export.split import split_model
+from .export.rewriter import find_rewriter
 from .export.traced import TracedModel, trace_model
+from .export.write import Replacement, Unwritable
 from .models.loader import LoadedModel
 from .models.sources import reason
 from .process import silence
-from .records.exports import SPLIT
-from .records.trials import TOGETHER
 from .run.locks import lock_device
 from .run.tensor_files import locate_inputs, read_output
 from .upstream import (
@@ -44,12 +39,11 @@ from .upstream import (
 )
 
 __all__ = [
-    "PRECISIONS", "PRODUCTS", "SPLIT", "TOGETHER", "VIEWS", "Change", "Dependence",
-    "LoadedModel", "Lowered", "Parts", "Replacement", "TracedModel", "add_constant",
-    "drop_unused", "fake_mode_of", "find_eager_function", "find_root", "find_run_model",
-    "find_schema", "fold_constants", "function_of", "hash_code", "is_overwritten", "is_pure",
-    "keep_trial", "list_aliases", "locate_inputs", "lock_device", "lower_model",
-    "mark_overwritten", "operator_label", "overwrites", "predict_calls", "read_options",
-    "read_output", "readers", "reason", "resize", "silence", "split_model", "trace_model",
-    "tree_leaves", "tree_map", "versions",
+    "PRECISIONS", "PRODUCTS", "VIEWS", "Change", "Dependence", "LoadedModel", "Lowered",
+    "Replacement", "TracedModel", "Unwritable", "add_constant", "cut_out", "drop_unused",
+    "fake_mode_of", "find_eager_function", "find_rewriter", "find_root", "find_schema",
+    "fold_constants", "function_of", "hash_code", "is_overwritten", "is_pure", "list_aliases",
+    "locate_inputs", "lock_device", "lower_model", "mark_overwritten", "operator_label",
+    "overwrites", "predict_calls", "read_output", "readers", "reason", "record_values", "resize",
+    "silence", "trace_model", "tree_leaves", "tree_map", "versions",
 ]  # fmt: skip

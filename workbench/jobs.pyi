@@ -6,9 +6,9 @@ from .export.accuracy import compare_samples
 from .export.artifact import apply_recipe
 from .export.lower import measure_layer_noise
 from .export.precision import keep_accuracy
-from .export.program import SUFFIXES
 from .models.loader import run_file
 from .models.registry import parse_name
+from .names import LONGEST_LABEL
 from .options import REWRITES
 from .plots.views import list_classes
 from .records.exports import contrast_models
@@ -28,7 +28,7 @@ from .upstream import list_llm_transforms
 from .workflow import list_subjects
 
 __all__ = [
-    "REWRITES", "SUFFIXES", "Host", "Recipe", "Runner", "TargetError", "abridge_gain",
+    "LONGEST_LABEL", "REWRITES", "Host", "Recipe", "Runner", "TargetError", "abridge_gain",
     "apply_recipe", "check_toggle", "compare_samples", "contrast_models", "default_root",
     "device_behind", "fetch_tool", "is_reported", "keep_accuracy", "list_classes",
     "list_llm_transforms", "list_subjects", "lock_folder", "measure_layer_noise", "open_target",

@@ -49,6 +49,10 @@ LAYERS = "layers.json"
 ETRECORD = "etrecord.bin"  #: As upstream's scripts name it.
 FUNCTIONS = "functions.json"
 RUNS = "runs"
+#: In a checkout, ``workbench/data`` is a link.
+DATA = (Path(__file__).parent / "data").resolve()
+#: The recorded runs, one output folder per model.
+SAMPLES = DATA / "samples"
 
 #: In bytes: larger than any file of a run but traces.
 _LARGEST = 2**28

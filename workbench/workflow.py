@@ -21,7 +21,7 @@ from workbench.analysis.trials import find_trials
 from workbench.analysis.verdict import reach_verdict
 from workbench.errors import StoreError, UsageError, WorkbenchError, unknown_name
 from workbench.export.artifact import apply_recipe, export_model, keep_models
-from workbench.export.program import SUFFIXES, Program, open_program
+from workbench.export.program import Program, open_program
 from workbench.export.reload import reload_model
 from workbench.models.registry import check_name
 from workbench.names import check_label, find_variables
@@ -262,7 +262,7 @@ def label_subject(subject: Any) -> str:
     if isinstance(subject, Program) and subject.name:
         return subject.name
     if isinstance(subject, str | Path | Program):
-        return Path(subject).name if Path(subject).suffix in SUFFIXES else str(subject)
+        return Path(subject).name if Path(subject).suffix in Program.SUFFIXES else str(subject)
     return str(getattr(subject, "name", type(subject).__name__))
 
 
@@ -278,7 +278,7 @@ def list_subjects(
         if isinstance(subject, Run):
             subject = open_planned(subject.subject.program)
         if isinstance(subject, str | Path):
-            if Path(subject).suffix in SUFFIXES:
+            if Path(subject).suffix in Program.SUFFIXES:
                 return open_program(subject)
             check_name(subject := str(subject))  # before torch is imported
         if type(subject).__module__.startswith("executorch."):  # which is imported, then
@@ -386,7 +386,6 @@ def measure(
     again: bool = True,
     artifacts: bool = True,
     progress: Progress | None = None,
-    watch: Callable[[RunRecord], None] = lambda run: None,
 ) -> Run:
     """Measure a program and write the CSV and JSON files of the run.
 
@@ -404,8 +403,6 @@ def measure(
         Write the files of the analysis too.
     progress
         Called with what is being done and the fraction done; shown by default.
-    watch
-        Called before each step with the record of the run so far.
 
     Raises
     ------
@@ -435,7 +432,7 @@ def measure(
             plan = make_plan(programs, options, runner)
             if run_dir := find_run(plan, runner, place, "complete"):
                 return open_run(run_dir)
-        run = measure_programs(programs, options, runner, place, progress=show, watch=watch)
+        run = measure_programs(programs, options, runner, place, progress=show)
         if artifacts:
             write_files(run, show)
     return run
@@ -467,7 +464,6 @@ def measure_programs(
     given: tuple[Any, ...] = (),
     complete_peaks: bool = False,
     progress: Progress = silent,
-    watch: Callable[[RunRecord], None] = lambda run: None,
     answer: Callable[[Run], None] | None = None,
 ) -> Run:
     """Plan and carry out a run of opened programs; it has the machine's peaks if these are known.
@@ -478,7 +474,6 @@ def measure_programs(
     told = list[str]()
 
     def look(record: RunRecord) -> None:
-        watch(record)
         done = count_measured(record)
         if not told and done >= MIN_RESTARTS and plan.pairs:
             with contextlib.suppress(WorkbenchError):  # times that cannot be compared

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from workbench.errors import UsageError
 from workbench.export.artifact import recall_loaded, recall_model
 from workbench.export.reload import read_options
 from workbench.models.registry import list_models, parse_name, restore_name
+from workbench.options import ExportOptions
 from workbench.process import silence
 from workbench.records.exports import Export
 from workbench.store import load_record
@@ -25,9 +27,6 @@ if TYPE_CHECKING:  # these import PyTorch
     from workbench.analysis.run import Measurement
     from workbench.export.traced import TracedModel
     from workbench.models.loader import LoadedModel
-
-
-_PROFILE = "workbench profile MODEL"
 
 
 def read_exports(folder: str | Path) -> list[Export]:
@@ -72,63 +71,68 @@ def trusted_spec(export: Export, where: Path) -> str:
     return spec
 
 
-def find_run_model(
-    measurement: Measurement,
-    model: LoadedModel | nn.Module | str | None = None,
-    inputs: Any = None,
-) -> tuple[LoadedModel, TracedModel]:
-    """The model of a measured program that was exported, and its trace.
+@dataclass(frozen=True)
+class Original:
+    """The model that a measured program was exported from."""
 
-    By default the module that this process exported, else the run's, if it is not code in a file.
-    """
-    from workbench.export.traced import trace_model
-    from workbench.models.inputs import choose_inputs
-    from workbench.models.loader import load_model
+    of: Measurement
 
-    export = measurement.export
-    assert export is not None
-    if model is None and (kept := recall_loaded(export.graph)):
-        with silence():  # lowering has changed the trace of the export
-            return kept, trace_model(kept)
-    given, inputs = find_subject(measurement, model, inputs)
-    options = read_options(export)
-    with silence():
-        loaded = load_model(given, inputs, state_dict=options.state_dict or None)
-        loaded = choose_inputs(loaded, options)
-        trace = trace_model(loaded)
-    if trace.graph != export.graph:
-        what = "the model has changed since it was exported"
-        raise UsageError(what, where=measurement.run.path, hint="profile it again")
-    return loaded, trace
+    @property
+    def options(self) -> ExportOptions:
+        """The options that it was exported with."""
+        return read_options(self.check())
 
+    def check(self) -> Export:
+        """The export, of whose model the graph is known; else UsageError."""
+        export, where = self.of.export, self.of.run.path
+        if export is None or not export.graph:
+            hint = "workbench profile MODEL"
+            raise UsageError("its PyTorch model is not known", where=where, hint=hint)
+        return export
 
-def find_export(measurement: Measurement) -> Export:
-    """The export of a measured program, of whose model the graph is known; else UsageError."""
-    export = measurement.export
-    if export is None or not export.graph:
-        where = measurement.run.path
-        raise UsageError("its PyTorch model is not known", where=where, hint=_PROFILE)
-    return export
+    def find(self, model: Any = None, inputs: Any = None) -> tuple[Any, Any]:
+        """What `load_model` takes for it, and its inputs.
 
+        By default the module that this process exported, else the run's, if it is not code in a
+        file.
+        """
+        export, run = self.check(), self.of.run
+        recalled = recall_model(export.graph)
+        if model is not None:
+            return model, recalled[1] if inputs is None and recalled else inputs
+        if recalled:
+            return recalled
+        if export.spec in [each for each in run.given if isinstance(each, str)]:
+            return export.spec, None  # which this process was told to load
+        trusted_spec(export, run.path)
+        if not export.spec:
+            hint = "run.apply(ID, net)"
+            raise UsageError("the run's model was a module", where=run.path, hint=hint)
+        return export.spec, None
 
-def find_subject(measurement: Measurement, model: Any = None, inputs: Any = None) -> Any:
-    """What `load_model` takes for the model of a measured program, and its inputs.
+    def load(
+        self, model: LoadedModel | nn.Module | str | None = None, inputs: Any = None
+    ) -> tuple[LoadedModel, TracedModel]:
+        """It and its trace, as `find` finds it."""
+        from workbench.export.traced import trace_model
+        from workbench.models.inputs import choose_inputs
+        from workbench.models.loader import load_model
 
-    By default the module that this process exported, else the run's, if it is not code in a file.
-    """
-    export, where = find_export(measurement), measurement.run.path
-    recalled = recall_model(export.graph)
-    if model is not None:
-        return model, recalled[1] if inputs is None and recalled else inputs
-    if recalled:
-        return recalled
-    told = [each for each in measurement.run.given if isinstance(each, str)]
-    if export.spec in told:
-        return export.spec, None  # which this process was told to load
-    trusted_spec(export, where)
-    if not export.spec:
-        raise UsageError("the run's model was a module", where=where, hint="run.apply(ID, net)")
-    return export.spec, None
+        export = self.of.export
+        assert export is not None
+        if model is None and (kept := recall_loaded(export.graph)):
+            with silence():  # lowering has changed the trace of the export
+                return kept, trace_model(kept)
+        subject, inputs = self.find(model, inputs)
+        options = self.options
+        with silence():
+            loaded = load_model(subject, inputs, state_dict=options.state_dict or None)
+            loaded = choose_inputs(loaded, options)
+            trace = trace_model(loaded)
+        if trace.graph != export.graph:
+            what = "the model has changed since it was exported"
+            raise UsageError(what, where=self.of.run.path, hint="profile it again")
+        return loaded, trace
 
 
 def compare_exports(exports: Iterable[Export]) -> pd.DataFrame:

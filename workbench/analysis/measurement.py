@@ -31,7 +31,7 @@ from workbench.analysis.attribution import UNSIZED, attribute_layers, find_metho
 from workbench.analysis.caches import tabulate_caches
 from workbench.analysis.dataflow import Dataflow, FlowStep, NodeId, instruction_of
 from workbench.analysis.describe import describe_latency, identify_run
-from workbench.analysis.exports import model_spec
+from workbench.analysis.exports import Original, model_spec
 from workbench.analysis.findings.complete import complete_finding
 from workbench.analysis.findings.finding import (
     Finding,
@@ -163,6 +163,11 @@ class Measurement(Noun):
     def spec(self) -> str:
         """What ``load_model`` takes for its model; empty if that is unknown."""
         return model_spec(self.export) if self.export else ""
+
+    @property
+    def original(self) -> Original:
+        """The model that its program was exported from."""
+        return Original(self)
 
     @property
     def facts(self) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from workbench.analysis.findings.finding import Finding, Gain, read_gain
-from workbench.records.trials import TOGETHER, Trial
+from workbench.records.trials import Trial
 
 
 class Segment(NamedTuple):
@@ -92,7 +92,7 @@ def find_potential(
     if len(alone) == 1:
         return replace(potential, gain=alone[0].gain)
     names = {*potential.gains}
-    made = [each for each in trials if each.finding == TOGETHER and each.remedies == names]
+    made = [each for each in trials if each.finding == Trial.TOGETHER and each.remedies == names]
     last = made[-1] if made else None
     gain = read_gain(last, latency_ms) if last and last.answer == "gains" else None
     return replace(potential, gain=gain, together=last)

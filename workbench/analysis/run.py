@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from pkgutil import resolve_name
 from typing import Any
 
 import numpy as np
@@ -25,23 +24,26 @@ from workbench.analysis.foreign import Recording
 from workbench.analysis.measurement import Measurement
 from workbench.analysis.noun import Noun
 from workbench.analysis.operators import Scheme
-from workbench.analysis.phases import outline_phase, tabulate_conversation
+from workbench.analysis.phases import outline_phase
 from workbench.analysis.quality import Row
 from workbench.analysis.times import Times
 from workbench.emulation import frame_property, mark_frame
 from workbench.errors import StoreError, WorkbenchError, unknown_name
 from workbench.export.etrecord import add_etrecord
 from workbench.options import RUNTIMES
+from workbench.records.codec import to_json
 from workbench.records.layers import Layers
 from workbench.records.runs import Note, PlannedProgram, RunRecord, Session
-from workbench.records.trials import Applied
+from workbench.records.trials import Applied, Trial
 from workbench.shown import draw_page
 from workbench.store import (
     APPLIED,
     ETRECORD,
     FUNCTIONS,
     RUNS,
+    SAMPLES,
     add_note,
+    atomic_write,
     find_runs,
     inside,
     kept_layers,
@@ -57,8 +59,6 @@ from workbench.trace.etdump import read_etdump
 
 #: Events of a trace that takes less memory, about 1 MB, than reading it again is worth.
 _SHORT_TRACE = 10_000
-#: What applies findings: a reference, because it is in a layer above.
-_APPLY = "workbench.apply:apply_findings"
 #: Columns that identify a measurement.
 MEASUREMENT = ["experiment", "threads"]
 
@@ -160,6 +160,12 @@ class Run(Noun):
     def output(self) -> Path:
         """Where files about the run are written: for others' recordings, a folder of our own."""
         return self.path if self.recording is None else output_folder(self.path)
+
+    @property
+    def root(self) -> Path | None:
+        """The output folder that it lies in; None of samples, and of others' recordings."""
+        is_sample = self.path.resolve().is_relative_to(SAMPLES)
+        return None if is_sample or self.path.parent.name != RUNS else self.path.parents[1]
 
     @cached_property
     def siblings(self) -> tuple[RunRecord, ...]:
@@ -325,19 +331,6 @@ class Run(Noun):
         table.loc[unknown, ["share", "bound_share"]] = math.nan
         return frames.PHASES.check(table)
 
-    @frame_property
-    def conversation(self) -> pd.DataFrame | None:
-        """What calls in a row take of both parts of a split model: ``frames.CONVERSATION``.
-
-        None of other runs.
-
-        Examples
-        --------
-        >>> parts = wb.split(net, (ids, states), constant=("states",))  # doctest: +SKIP
-        >>> wb.profile([parts.once, parts.each]).conversation  # doctest: +SKIP
-        """
-        return tabulate_conversation(self.measurements)
-
     @cached_property
     def tracer_overhead(self) -> dict[tuple[str, int], float]:
         """How much longer traced inferences take, as a fraction, by experiment and threads.
@@ -422,13 +415,21 @@ class Run(Noun):
         'Net: 1.31x faster ...'
         >>> print(after.applied.diff)  # doctest: +SKIP
         """
-        return resolve_name(_APPLY)(self, finding, model, inputs, **settings)
+        apply = trials.find_verb("apply_findings", "applies remedies")
+        return apply(self, finding, model, inputs, **settings)  # type: ignore[no-any-return]
 
     @cached_property
     def applied(self) -> Applied | None:
         """The remedies whose effect it measures; None of any other run."""
         path = self.path / APPLIED
         return load_record(Applied, path) if path.is_file() else None
+
+    def keep(self, record: Trial | Applied) -> None:
+        """Keep in its folder what a remedy brought, or which remedies its second program has."""
+        if isinstance(record, Trial):
+            trials.keep_trial(self.path, record)
+        else:
+            atomic_write(self.path / APPLIED, to_json(record))
 
     @frame_property
     def quality(self) -> pd.DataFrame:

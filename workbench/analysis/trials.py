@@ -95,10 +95,15 @@ def tabulate_findings(findings: Iterable[Finding], noun: Any) -> Findings:
 
 def find_trials() -> Callable[..., list[Trial]]:
     """What tries remedies, ``check_findings`` of a plug-in; UsageError without one."""
-    trials = plugin.find("attributes", "workbench.check_findings")
-    if trials is None:
-        raise UsageError("no plug-in tries remedies", hint="`workbench doctor` lists plug-ins")
-    return trials
+    return find_verb("check_findings", "tries remedies")
+
+
+def find_verb(name: str, what: str) -> Callable[..., Any]:
+    """A public function of a plug-in; UsageError if none does ``what`` it does."""
+    verb: Callable[..., Any] | None = plugin.find("attributes", f"workbench.{name}")
+    if verb is None:
+        raise UsageError(f"no plug-in {what}", hint="`workbench doctor` lists plug-ins")
+    return verb
 
 
 def find_scope(m: Measurement) -> Scope:

@@ -134,11 +134,11 @@ def check_request(
 
 def check_subjects(names: Sequence[str]) -> None:
     """Refuse models that nothing has, and programs that are not there."""
-    from workbench.export.program import SUFFIXES, open_program
+    from workbench.export.program import Program, open_program
     from workbench.models.registry import check_name
 
     for name in names:
-        if not name.endswith(SUFFIXES):
+        if not name.endswith(Program.SUFFIXES):
             check_name(name)
         elif not Path(name).is_file():
             open_program(name)  # says what is missing

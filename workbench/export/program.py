@@ -9,7 +9,7 @@ import pkgutil
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from workbench import store
 from workbench.errors import StoreError, WorkbenchError
@@ -28,10 +28,6 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-#: Endings of the files of programs, bare and bundled.
-SUFFIXES = (".pte", ".bp", ".bpte")
-
-
 @dataclass(frozen=True)
 class Program:
     """An opened ``.pte``, from `export_model` or `open_program`, or a side of another runtime.
@@ -47,6 +43,9 @@ class Program:
     >>> program.sha256[:8], program.methods  # doctest: +SKIP
     ('3f1c9d20', ('forward',))
     """
+
+    #: Endings of the files of programs, bare and bundled.
+    SUFFIXES: ClassVar[tuple[str, ...]] = (".pte", ".bp", ".bpte")
 
     path: Path
     sha256: str
@@ -67,7 +66,7 @@ class Program:
     def runtime(self) -> str:
         """The other runtime that executes it, by its name; empty for ExecuTorch."""
         own = self.path.stem.rpartition(".")[2]
-        if self.path.suffix not in SUFFIXES and own in RUNTIMES:
+        if self.path.suffix not in self.SUFFIXES and own in RUNTIMES:
             return own
         return "onnx" if self.path.suffix == ".onnx" else ""
 
@@ -225,7 +224,7 @@ def open_program(pte: Program | str | os.PathLike[str]) -> Program:
         raise StoreError("no such file", where=path, hint="workbench export MODEL makes one")
     bundled: tuple[Tensor, ...] = ()
     expected: tuple[Tensor, ...] = ()
-    if path.suffix in SUFFIXES[1:]:
+    if path.suffix in Program.SUFFIXES[1:]:
         path, bundled, expected = unpack(path)
     record = store.export_record_path(path)
     export = store.load_record(Export, record) if record.is_file() else None

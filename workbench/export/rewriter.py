@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # which takes a second
     from torch.export import ExportedProgram
     from torch.fx import Node
 
-    from workbench.export.edit import Replacement
+    from workbench.export.write import Replacement
 
 
 class Changes(Counter[str]):

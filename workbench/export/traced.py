@@ -16,7 +16,12 @@ from torch.export import ExportedProgram
 from workbench.export import failure
 from workbench.export.control_flow import name_layers
 from workbench.export.program import bind_constants
-from workbench.models.sources import UserFrames, user_line_of_stack
+from workbench.models.sources import (
+    UserFrame,
+    UserFrames,
+    find_user_frame,
+    user_line_of_stack,
+)
 from workbench.process import collect_stderr, silence
 from workbench.upstream import (
     keep_lines,
@@ -41,6 +46,11 @@ class TracedModel:
     graph: str
     inputs: str
     lines: str
+
+    def find_line(self, name: str) -> UserFrame | None:
+        """The innermost line of the user's code that an operator of the trace is called in."""
+        node = next(node for node in self.exported.graph.nodes if node.name == name)
+        return find_user_frame(node.meta.get("stack_trace"))
 
 
 def trace_model(model: LoadedModel) -> TracedModel:

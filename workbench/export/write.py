@@ -1,10 +1,11 @@
-"""A traced graph as a Python function that a person could have written."""
+"""What takes the place of a part of a traced graph, as a function that a person could write."""
 
 from __future__ import annotations
 
 import math
 import operator
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -15,6 +16,27 @@ from workbench.upstream import schema_name
 
 class Unwritable(Exception):
     """A remedy has no lines in the source; the message says why, as the end of a sentence."""
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """What takes the place of a part of a traced graph: of its operators, from one to one result.
+
+    ``graph`` computes it from ``sources`` and then ``constants``; all are names of nodes.
+    ``remedy`` is the name of what does that, ``text`` how.
+    """
+
+    nodes: tuple[str, ...]
+    sources: tuple[str, ...]
+    result: str
+    graph: GraphModule
+    constants: tuple[torch.Tensor, ...] = ()
+    remedy: str = ""
+    text: str = ""
+
+    def write(self, name: str) -> str:
+        """It as a function of its sources; `Unwritable` if it cannot be one."""
+        return write_function(name, self.text, self.graph, self.constants, len(self.sources))
 
 
 #: Operators of two operands.

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Iterable
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from workbench.errors import UsageError
 from workbench.store import read_file
@@ -105,15 +105,30 @@ def user_line_of_node(node: Node) -> str:
     return next(filter(None, lines), "")
 
 
-def list_user_frames(stack: str | None) -> list[tuple[str, int, str]]:
-    """File, line and function of each frame of the user's code in the text of a stack trace."""
-    frames = _FRAME.findall(stack or "")
-    return [(file, int(line), name) for file, line, name, _ in frames if _is_in_users_code(file)]
+class UserFrame(NamedTuple):
+    """A line of the user's code that called an operator, and the function that it is in."""
+
+    file: str
+    line: int
+    function: str
+
+    @property
+    def shown(self) -> str:
+        """Its file, as people read it."""
+        return shown_path(Path(self.file))
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether its file belongs to an installed package."""
+        return not _INSTALLED.isdisjoint(Path(self.file).parts)
 
 
-def is_installed(file: str) -> bool:
-    """Whether a file belongs to an installed package."""
-    return not _INSTALLED.isdisjoint(Path(file).parts)
+def find_user_frame(stack: str | None) -> UserFrame | None:
+    """The innermost frame of the user's code in the text of a stack trace."""
+    for file, line, function, _ in reversed(_FRAME.findall(stack or "")):
+        if _is_in_users_code(file):
+            return UserFrame(file, int(line), function)
+    return None
 
 
 def forward_line(module: nn.Module) -> str:

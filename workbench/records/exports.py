@@ -2,12 +2,10 @@
 
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from workbench.records.codec import SCHEMA_VERSION
 
-#: The remedy that makes two programs of a model, which no export applies.
-SPLIT = "split"
 #: Options of an export that its record has among others.
 _SETTINGS = ("module_dtypes", "group_size", "channels_last")
 
@@ -137,6 +135,9 @@ class Rewrite:
     trace of the model, a part each. ``code`` is what a person would write instead; None: as in the
     table of remedies.
     """
+
+    #: The remedy that makes two programs of a model, which no export applies.
+    SPLIT: ClassVar[str] = "split"
 
     name: str
     text: str

@@ -1,16 +1,12 @@
 """The record of remedies that were tried on a program or parts of it."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from workbench.records.codec import SCHEMA_VERSION
 
 #: What a trial has shown: ``wrong`` outputs, or ``untried``, for want of something.
 Answer = Literal["gains", "loses", "not shown", "wrong", "untried"]
-
-
-#: In place of a finding's id: a trial of all remedies that helped, on the whole program.
-TOGETHER = "together"
 
 
 @dataclass(frozen=True)
@@ -41,6 +37,9 @@ class Trial:
     on the real inputs. ``problem`` says why there is no gain, and the rest is then zero;
     ``differs`` if that is because the outputs differ. All of it took ``seconds``.
     """
+
+    #: In place of a finding's id: a trial of all remedies that helped, on the whole program.
+    TOGETHER: ClassVar[str] = "together"
 
     program: str
     remedy: str

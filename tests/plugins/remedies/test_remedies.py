@@ -20,14 +20,14 @@ from workbench.analysis.findings.text import (
     list_commands,
     write_findings,
 )
-from workbench.analysis.trials import keep_trial, read_trials
+from workbench.analysis.trials import read_trials
 from workbench.errors import ExportError, UsageError
 from workbench.export.lower import lower_model
-from workbench.export.part import Parts
 from workbench.export.traced import trace_model
 from workbench.options import REWRITES, ExportOptions
 from workbench.plugins.remedies import trials
 from workbench.plugins.remedies.equivalence import Finder, list_operators
+from workbench.plugins.remedies.parts import Parts
 from workbench.plugins.remedies.rewrite import REWRITER, find_remedies
 from workbench.records.exports import Rewrite
 from workbench.records.trials import Scope, Trial
@@ -736,7 +736,7 @@ def test_a_promise_is_tried_on_its_part_and_kept_with_the_run(tmp_path, in_parts
     assert describe_trial(kept).endswith(f"; this took {kept.trial.seconds:.0f} s")
 
     def keep(**changes):
-        keep_trial(run.path, replace(trial, seconds=0.0, **changes))
+        run.keep(replace(trial, seconds=0.0, **changes))
         (finding,) = find(wb.open_run(run.path), "pooling")
         return finding
 

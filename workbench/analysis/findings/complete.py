@@ -74,10 +74,8 @@ def is_lowered_here(m: Measurement) -> bool:
 
 def is_loadable(m: Measurement) -> bool:
     """Whether this process can measure its model again: it has the module, or may load it."""
-    from workbench.analysis.exports import find_subject
-
     try:
-        find_subject(m)
+        m.original.find()
     except UsageError:
         return False
     return True

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator
 from workbench.analysis.findings import commands, gains
 from workbench.analysis.findings.finding import Finding, Gain
 from workbench.analysis.run import Measurement
-from workbench.records.exports import SPLIT, Cone, Rewrite
+from workbench.records.exports import Cone, Rewrite
 from workbench.wording import format_range, format_share
 
 #: The share of the time from which a guess is told.
@@ -51,8 +51,8 @@ def find_staying(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding
         "outputs = parts.each(others, *between)  # for each call; others: the inputs that change\n"
         "wb.profile([parts.once, parts.each]).conversation  # first call, further ones",
         command,
-        remedy=SPLIT,
-        rewrite=Rewrite(SPLIT, text, tuple(nodes), 0.0, None, parts=(tuple(nodes),)),
+        remedy=Rewrite.SPLIT,
+        rewrite=Rewrite(Rewrite.SPLIT, text, tuple(nodes), 0.0, None, parts=(tuple(nodes),)),
     )
 
 

@@ -10,7 +10,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from workbench import ExportOptions, MeasureOptions, list_models, open_program
+from workbench import ExportOptions, MeasureOptions, Program, list_models, open_program
 from workbench.api import (
     UsageError,
     check_request,
@@ -19,7 +19,7 @@ from workbench.api import (
     structure,
     unknown_name,
 )
-from workbench.jobs import SUFFIXES, parse_name
+from workbench.jobs import parse_name
 from workbench.plugins.batch.documents import EXPORT_KEYS, LISTS, MEASURE_KEYS
 
 HOST = "host"
@@ -148,7 +148,7 @@ def find_model_file(name: str, folder: Path) -> str:
 
     So is that of a program.
     """
-    if name.endswith(SUFFIXES):
+    if name.endswith(Program.SUFFIXES):
         return str((folder / name).resolve())
     file, colon, inner = name.rpartition(":")
     for place in (Path(file), folder / file):
@@ -163,7 +163,8 @@ def find_programs(patterns: Iterable[str], folder: Path, where: str) -> tuple[st
     for pattern in patterns:
         # Path.glob takes no absolute pattern.
         files = glob.iglob(str(folder / pattern), recursive=True)  # noqa: PTH207
-        named = sorted(str(Path(file).resolve()) for file in files if file.endswith(SUFFIXES))
+        matching = filter(lambda file: file.endswith(Program.SUFFIXES), files)
+        named = sorted(str(Path(file).resolve()) for file in matching)
         if not named:
             raise UsageError(f"no .pte file matches {pattern!r:.80}", where=where)
         programs |= dict.fromkeys(named)

@@ -4,6 +4,10 @@ from workbench.api import Plugin
 
 _HERE = "workbench.plugins.remedies"
 PLUGIN = Plugin(
-    attributes={"workbench.check_findings": f"{_HERE}.trials:check_findings"},
+    attributes={
+        "Run.conversation": f"{_HERE}.conversation:tabulate_conversation",
+        "workbench.check_findings": f"{_HERE}.trials:check_findings",
+        "workbench.split": f"{_HERE}.split:split",
+    },
     remedies={"remedies": f"{_HERE}.table:ADDED"},
 )

@@ -15,7 +15,8 @@ from workbench import WorkbenchError
 from workbench.plugins.remedies.equivalence import arguments_of
 
 if TYPE_CHECKING:
-    from workbench.graphs import Change, LoadedModel, Parts
+    from workbench.graphs import Change, LoadedModel
+    from workbench.plugins.remedies.parts import Parts
 
 #: Arguments of an operator by name.
 Arguments = dict[str, Any]

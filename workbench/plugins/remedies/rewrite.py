@@ -15,6 +15,7 @@ from torch.fx import GraphModule, Node
 from workbench.api import Rewrite, Rewriter
 from workbench.graphs import (
     Replacement,
+    Unwritable,
     drop_unused,
     find_root,
     fold_constants,
@@ -208,9 +209,12 @@ def _write_code(part: Equivalent) -> str | None:
     """What a person would write for a part; None if that is the example in the table."""
     if part.code is not None or part.name in _TOGETHER:
         return part.code
-    code = _to_replacement(part).write(f"use_{part.name}", _MOST_LINES)
+    with contextlib.suppress(Unwritable):
+        code = _to_replacement(part).write(f"use_{part.name}")
+        if len(code.splitlines()) <= _MOST_LINES:
+            return code
     # A large matrix is computed by the export alone.
-    return code or ("" if part.name == "matrices" else None)
+    return "" if part.name == "matrices" else None
 
 
 def _to_replacement(part: Equivalent) -> Replacement:

@@ -16,13 +16,8 @@ from workbench import WorkbenchError, find_runner, open_program
 from workbench.api import Finding, Progress, Rewrite, Trial, UsageError, silent, unknown_name
 from workbench.graphs import (
     PRECISIONS,
-    SPLIT,
-    TOGETHER,
     Change,
-    find_run_model,
-    keep_trial,
     locate_inputs,
-    read_options,
     reason,
     silence,
     tree_leaves,
@@ -34,7 +29,8 @@ if TYPE_CHECKING:  # these import PyTorch
     from torch.fx import Graph, Node
 
     from workbench import Measurement
-    from workbench.graphs import LoadedModel, Lowered, Parts, TracedModel
+    from workbench.graphs import LoadedModel, Lowered, TracedModel
+    from workbench.plugins.remedies.parts import Parts
 
 _log = logging.getLogger(__name__)
 
@@ -117,7 +113,7 @@ def check_findings(
     def attempt(m: Measurement, tried_now: Sequence[tuple[Rewrite, str, str]]) -> bool:
         """Try some remedies, each of a finding, and with a text; whether there was time for all."""
         progress("loading the model", 0.0)
-        loaded, trace = find_run_model(m, model, inputs)
+        loaded, trace = m.original.load(model, inputs)
         bench = _Bench(loaded, trace, tried_now, m, runner or find_runner(), budget_s)
         for number, (rewrite, of, text) in enumerate(tried_now):
             begun = time.monotonic()
@@ -127,14 +123,14 @@ def check_findings(
             with silence():
                 trial = bench.check(rewrite, of)
             trials.append(replace(trial, seconds=round(time.monotonic() - begun, 1)))
-            keep_trial(m.run.path, trials[-1])
+            m.run.keep(trials[-1])
             tried(trials[-1])
         return True
 
     for m in measurements:
         if not all(attempt(m, each) for each in _list_attempts(m, name, top)):
             return trials
-    if name == TOGETHER and not trials:
+    if name == Trial.TOGETHER and not trials:
         hint = "try the remedies alone first: --check"
         raise UsageError("fewer than two remedies were shown to help", where=name, hint=hint)
     return trials
@@ -145,7 +141,7 @@ def _list_attempts(m: Measurement, name: str, top: int) -> Iterator[list[tuple[R
 
     Each is a remedy, what its trial is of, and a text.
     """
-    while name != TOGETHER and (chosen := choose_findings(m, name, top)):
+    while name != Trial.TOGETHER and (chosen := choose_findings(m, name, top)):
         pairs = [(each, each.rewrite) for each in chosen if each.rewrite]
         yield [(rewrite, f.id, f"{rewrite.name}: {f.cause}") for f, rewrite in pairs]
         if name:
@@ -153,17 +149,17 @@ def _list_attempts(m: Measurement, name: str, top: int) -> Iterator[list[tuple[R
         # Those that gained less than was estimated leave their places to others.
     for option in list_options(m):
         yield [(option, option.name, f"{option.name}: {option.text}")]
-    together = join_helping(m, again=bool(name)) if name in ("", TOGETHER) else None
+    together = join_helping(m, again=bool(name)) if name in ("", Trial.TOGETHER) else None
     if together:
-        yield [(together, TOGETHER, f"{together.name} together")]
+        yield [(together, Trial.TOGETHER, f"{together.name} together")]
 
 
 def _check_name(name: str, measurements: Sequence[Measurement]) -> None:
     """UsageError if there is no finding of a name."""
     findings = [each for m in measurements for each in m.opportunities]
-    if name and name != TOGETHER and all(name != each.id for each in findings):
+    if name and name != Trial.TOGETHER and all(name != each.id for each in findings):
         known = [each.id for each in findings if each.rewrite]
-        raise unknown_name("finding", name, [*known, TOGETHER])
+        raise unknown_name("finding", name, [*known, Trial.TOGETHER])
 
 
 def list_options(m: Measurement) -> list[Rewrite]:
@@ -186,7 +182,7 @@ def join_helping(m: Measurement, *, again: bool = False) -> Rewrite | None:
     """
     alone = [each for each in m.opportunities if each.helps and _runs_whole(m)]
     names = dict.fromkeys(each.remedy for each in alone)
-    made = [each.remedies for each in m.trials if each.finding == TOGETHER]
+    made = [each.remedies for each in m.trials if each.finding == Trial.TOGETHER]
     if len(names) < 2 or ({*names} in made and not again):
         return None
     return Rewrite(",".join(names), f"{len(names)} remedies together", (), 1.0, None, 0, ((),))
@@ -242,14 +238,14 @@ class _Bench:
         assert export is not None
         self.model, self.trace, self.export = model, trace, export
         self.measurement, self.runner, self.budget_s = measurement, runner, budget_s
-        self.options = replace(read_options(export), rewrite=export.rewrite, fresh=True)
+        self.options = replace(measurement.original.options, rewrite=export.rewrite, fresh=True)
         self.chooser = _Chooser(trace.exported.graph)
         #: What is tried on parts, and on which; all else is tried on the whole program.
         self.tried = {rewrite: self._choose(rewrite) for rewrite, *_ in tried}
 
     def _choose(self, rewrite: Rewrite) -> list[tuple[str, ...]]:
         """The parts that are tried; none if the remedy is tried on the whole program."""
-        if not any(rewrite.parts) or rewrite.name == SPLIT:
+        if not any(rewrite.parts) or rewrite.name == Rewrite.SPLIT:
             return []
         m = self.measurement
         if isinstance(rewrite, Change):
@@ -272,7 +268,7 @@ class _Bench:
         return self._make_parts(names, products=quantised)
 
     def _make_parts(self, names: list[list[str]], **how: bool) -> Parts:
-        from workbench.graphs import Parts
+        from workbench.plugins.remedies.parts import Parts
 
         calls = self._read_calls() if self.measurement.phase.name else ()
         return Parts(self.model, self.trace.exported, names, calls=calls, **how)
@@ -321,7 +317,7 @@ class _Bench:
         if not _changes_size(rewrite):
             sqnr_db, wrong = after.compare(before, dtype)
         if not isinstance(rewrite, Change):  # which computes something else
-            if rewrite.parts and trial.remedies.isdisjoint({SPLIT, *after.rewrite}):
+            if rewrite.parts and trial.remedies.isdisjoint({Rewrite.SPLIT, *after.rewrite}):
                 m = self.measurement
                 if self.tried[rewrite] and m.latency_ms <= SMALL_MS and _runs_whole(m):
                     self.tried[rewrite] = []  # it needs more of the graph than its part
@@ -380,7 +376,7 @@ class _Bench:
         from workbench.graphs import lower_model, trace_model
         from workbench.plugins.remedies.changes import use_function
 
-        if rewrite.name == SPLIT:
+        if rewrite.name == Rewrite.SPLIT:
             yield from self._split(rewrite)
             return
         if not self.tried[rewrite]:
@@ -427,7 +423,8 @@ class _Bench:
 
     def _split(self, rewrite: Rewrite) -> Iterator[Lowered]:
         """All of the program, and what is left of it for each call."""
-        from workbench.graphs import lower_model, split_model, trace_model
+        from workbench.graphs import lower_model, trace_model
+        from workbench.plugins.remedies.split import split_model
 
         if PRECISIONS[self.export.dtype].quantizes == "weights":
             raise UsageError("int4 weights belong to layers, which a part of a graph has not")

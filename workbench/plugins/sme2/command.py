@@ -10,7 +10,6 @@ import click
 
 import workbench as wb
 from workbench.api import Output, check_request, command, options_of, show_progress
-from workbench.jobs import SUFFIXES
 
 
 @command()
@@ -31,7 +30,7 @@ def sme2(model: str, out: Path | None, export: wb.ExportOptions, target: str) ->
     check_request([model], export)
     from workbench.plugins.sme2.predict import describe_kernels, list_dtypes, predict_program
 
-    is_model, lines = not model.endswith(SUFFIXES), list[object]()
+    is_model, lines = not model.endswith(wb.Program.SUFFIXES), list[object]()
     with show_progress() as progress:
         make = partial(wb.export_model, model, root=out, progress=progress)
         program = make(options=export) if is_model else wb.open_program(model)

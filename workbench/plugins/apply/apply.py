@@ -1,4 +1,4 @@
-"""Apply remedies of a run's findings: the program with them, side by side with the one without."""
+"""Measure the program with remedies of a run's findings beside the one without."""
 
 from __future__ import annotations
 
@@ -9,28 +9,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from workbench.analysis.exports import find_export, find_run_model, find_subject
-from workbench.analysis.findings.finding import Finding
-from workbench.analysis.measurement import Measurement
-from workbench.analysis.run import Comparison, Run
-from workbench.analysis.trials import keep_trial
-from workbench.datasets import SAMPLES
-from workbench.errors import UsageError, unknown_name
-from workbench.export.artifact import export_model
-from workbench.export.precision import PRECISIONS
-from workbench.export.program import Program
-from workbench.export.reload import read_options
-from workbench.export.rewriter import find_rewriter
-from workbench.models.sources import reason
-from workbench.names import LONGEST_LABEL
-from workbench.options import ExportOptions, MeasureOptions, Progress
-from workbench.process import silence
-from workbench.progress import show_progress
-from workbench.records.codec import to_json
-from workbench.records.trials import TOGETHER, Applied, Trial
-from workbench.remedies import REMEDIES
-from workbench.store import APPLIED, RUNS, atomic_write
-from workbench.workflow import profile
+from workbench import (
+    Comparison,
+    ExportOptions,
+    Measurement,
+    MeasureOptions,
+    Program,
+    Run,
+    export_model,
+    profile,
+)
+from workbench.api import Applied, Finding, Progress, Trial, UsageError, show_progress, unknown_name
+from workbench.graphs import PRECISIONS, reason, silence
+from workbench.jobs import LONGEST_LABEL, REWRITES
 
 _log = logging.getLogger(__name__)
 #: In place of an id: all findings whose remedies were shown to help.
@@ -49,13 +40,18 @@ def apply_findings(
     root: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Run:
-    """Export a run's model without and with remedies, and measure both; see `Run.apply`."""
+    """Export a run's model without and with remedies, and measure both; see `Run.apply`.
+
+    Examples
+    --------
+    >>> after = wb.apply_findings(run, "constants-1f2e3d")  # doctest: +SKIP
+    """
     m, chosen = _choose(run, finding)
-    subject, inputs = find_subject(m, model, inputs)
+    subject, inputs = m.original.find(model, inputs)
     with show_progress(progress) as show:
         show("writing the lines for your source", 0.0)
         diff, unmapped = _write_lines(m, chosen, subject, inputs)
-        programs = _export(m, chosen, subject, inputs, _find_root(run, root), show)
+        programs = _export(m, chosen, subject, inputs, Path(root) if root else run.root, show)
         measure = measure or replace(_MEASURED, threads=(m.threads,))
         named = f"{run.model} with {', '.join(_list_remedies(chosen))}"[:LONGEST_LABEL].strip()
         measure = replace(measure, label=measure.label or named)
@@ -64,9 +60,9 @@ def apply_findings(
         tuple(each.id for each in chosen), _list_remedies(chosen), str(run.path.resolve()),
         _count_others(m, chosen), diff, unmapped,
     )  # fmt: skip
-    atomic_write(applied.path / APPLIED, to_json(record))
-    if len(record.remedies) > 1 and applied.subject.scope == m.scope and _find_root(run, None):
-        keep_trial(run.path, _sum_up(m, applied.compare(), record.remedies))
+    applied.keep(record)
+    if len(record.remedies) > 1 and applied.subject.scope == m.scope and run.root:
+        run.keep(_sum_up(m, applied.compare(), record.remedies))
     return applied
 
 
@@ -79,14 +75,14 @@ def _sum_up(m: Measurement, ab: Comparison, remedies: Sequence[str]) -> Trial:
     return Trial(
         ab.baseline.program.sha256, ",".join(remedies), "together", count, count,
         int(latency["restarts"]), before, after, gain, low, high, whole=True,
-        problem=ab.wrong, differs=bool(ab.wrong), finding=TOGETHER, scope=m.scope,
+        problem=ab.wrong, differs=bool(ab.wrong), finding=Trial.TOGETHER, scope=m.scope,
     )  # fmt: skip
 
 
 def _choose(run: Run, finding: Finding | str | None) -> tuple[Measurement, tuple[Finding, ...]]:
     """The measurement that has the wanted findings, and these."""
     name = finding.id if isinstance(finding, Finding) else str(finding or ALL)
-    find_export(run.subject)
+    run.subject.original.check()
     if run.record.plan.phases and not run.record.plan.sweep:
         hint = "`workbench findings RUN --check ID` tries a remedy in its phase"
         raise UsageError("programs with phases are not measured again", where=run.path, hint=hint)
@@ -114,9 +110,9 @@ def _list_remedies(findings: Sequence[Finding]) -> tuple[str, ...]:
 def _count_others(m: Measurement, findings: Sequence[Finding]) -> int:
     """The parts that remedies change by their names, beside those of the findings."""
     rewrites = m.export.rewrites if m.export else ()
-    own = [each.rewrite for each in findings]
+    chosen = [each.rewrite for each in findings]
     names = {each.remedy for each in findings}
-    return sum(len(each.parts) for each in rewrites if each.name in names and each not in own)
+    return sum(len(each.parts) for each in rewrites if each.name in names and each not in chosen)
 
 
 def _export(
@@ -126,7 +122,7 @@ def _export(
     """The program as it was, made again if it is gone, and the one with the remedies."""
     assert m.export is not None
     name = "" if isinstance(subject, str) else m.export.model
-    before = replace(read_options(m.export), rewrite=m.export.rewrite)
+    before = replace(m.original.options, rewrite=m.export.rewrite)
     programs = []
     for options in (before, _change(before, findings)):
         program = export_model(subject, inputs, options, name=name, root=root, progress=progress)
@@ -152,20 +148,23 @@ def _write_lines(
     rewrites = [each.rewrite for each in findings if each.rewrite and each.rewrite.parts]
     if not rewrites:
         return "", "it is an option of the export"
-    from workbench.export.edit import Replacement, write_edit
-    from workbench.export.write import Unwritable
+    from workbench.graphs import Replacement, Unwritable, find_rewriter
+    from workbench.plugins.apply.edit import write_edit
 
     assert m.export is not None
     try:
         with silence():
-            model, trace = find_run_model(m, subject, inputs)
+            model, trace = m.original.load(subject, inputs)
             parts, whole = list[Replacement](), list[str]()
             for rewrite in rewrites:
                 made = find_rewriter().replace(trace.exported, rewrite.name, m.export.backend)
-                own = [part for part in made if part.nodes in rewrite.parts]
-                own = [replace(part, remedy=rewrite.name, text=rewrite.text) for part in own]
-                parts += own
-                whole += [] if own else [rewrite.name]
+                named = [
+                    replace(part, remedy=rewrite.name, text=rewrite.text)
+                    for part in made
+                    if part.nodes in rewrite.parts
+                ]
+                parts += named
+                whole += [] if named else [rewrite.name]
             others = f"{', '.join(whole)} change the graph as a whole" if whole and parts else ""
             return write_edit(model, trace, parts), others
     except Unwritable as error:
@@ -180,18 +179,10 @@ def _write_lines(
 def _change(options: ExportOptions, findings: Sequence[Finding]) -> ExportOptions:
     """The options of an export with remedies, each by its name, or what else it is."""
     for remedy in _list_remedies(findings):
-        if remedy in REMEDIES:
+        if remedy in REWRITES:
             options = replace(options, rewrite=(*options.rewrite, remedy))
         elif remedy in PRECISIONS:
             options = replace(options, dtype=remedy)
         else:
             options = replace(options, channels_last=True)
     return options
-
-
-def _find_root(run: Run, root: str | os.PathLike[str] | None) -> Path | None:
-    """Where programs and runs are written: beside the run, if it is not a recorded sample."""
-    if root:
-        return Path(root)
-    is_ours = run.path.parent.name == RUNS and not run.path.resolve().is_relative_to(SAMPLES)
-    return run.path.parents[1] if is_ours else None

@@ -12,13 +12,18 @@ import torch
 from torch.export import Dim, ExportedProgram
 from torch.fx import Graph, GraphModule, Node
 
-from workbench.errors import UsageError, unknown_name
-from workbench.export.part import list_fixed, record_values
-from workbench.export.purity import VIEWS, drop_unused
-from workbench.export.traced import trace_model
-from workbench.models.loader import LoadedModel, load_model
-from workbench.process import silence
-from workbench.upstream import tree_leaves
+from workbench import load_model
+from workbench.api import UsageError, unknown_name
+from workbench.graphs import (
+    VIEWS,
+    LoadedModel,
+    drop_unused,
+    record_values,
+    silence,
+    trace_model,
+    tree_leaves,
+)
+from workbench.plugins.remedies.parts import list_fixed
 
 if TYPE_CHECKING:
     from torch import nn
@@ -191,15 +196,15 @@ def _choose_border(nodes: Sequence[Node], cone: Collection[Node], stay: set[Node
 
 def _find_work(node: Node, cone: Collection[Node], stay: set[Node]) -> tuple[Node, float]:
     """The tensor that a node only arranges in another way, and the bytes that this copies."""
-    found, copies = node, 0.0
+    tensor, copies = node, 0.0
     while node in cone and node.target in _FREE:
         sources = [each for each in node.all_input_nodes if each in cone or each in stay]
         if len(sources) != 1:
             break
         copies += (_cost(node) - _TENSOR) * (node.target in _COPIES)
         node = sources[0]
-        found = node if _is_tensor(node) else found
-    return found, copies
+        tensor = node if _is_tensor(node) else tensor
+    return tensor, copies
 
 
 def _is_tensor(node: Node) -> bool:

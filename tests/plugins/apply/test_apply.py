@@ -15,10 +15,10 @@ from needed import needs
 import workbench as wb
 from workbench.analysis.findings.text import list_code
 from workbench.explorer.cards import FindingCards
-from workbench.export.edit import write_edit
 from workbench.export.rewriter import find_rewriter
 from workbench.export.traced import trace_model
 from workbench.export.write import Unwritable
+from workbench.plugins.apply.edit import write_edit
 
 #: A network with parts that have remedies: of lines that map to them, and of others.
 SOURCE = """\
@@ -66,7 +66,7 @@ class Planted(nn.Module):
 def get_example_inputs():
     return (ones(1, 3, 32, 32).cumsum(3) / 20,)
 """
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parents[2] / "data"
 BRIEF = wb.MeasureOptions(
     toggle="none", runs=2, processes=2, evidence=False, cold_start=False, roof=False
 )

@@ -14,24 +14,24 @@ import linecache
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
 
-from workbench.export.part import record_values
-from workbench.export.write import Unwritable, write_function
-from workbench.models.sources import is_installed, list_user_frames, reason, shown_path
-from workbench.process import PROCESS_LOCK
-from workbench.upstream import tree_leaves, tree_map_tensors
+from workbench.graphs import (
+    Replacement,
+    Unwritable,
+    reason,
+    record_values,
+    silence,
+    tree_leaves,
+    tree_map,
+)
 
 if TYPE_CHECKING:
-    from torch.fx import GraphModule
-
-    from workbench.export.traced import TracedModel
-    from workbench.models.loader import LoadedModel
+    from workbench.graphs import LoadedModel, TracedModel
 
 _LOG = logging.getLogger(__name__)
 #: How far values of the graph and of the module may be apart, and outputs before and after an edit.
@@ -44,31 +44,6 @@ _MOST_LETTERS = 1_000_000
 _READ = (ast.Name, ast.Attribute, ast.Call, ast.BinOp, ast.UnaryOp, ast.Subscript, ast.Compare)
 #: Expressions in which others are not evaluated once, or are no values.
 _CLOSED = (ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp, ast.JoinedStr)
-
-
-@dataclass(frozen=True)
-class Replacement:
-    """What takes the place of a part of a traced graph: of its operators, from one to one result.
-
-    ``graph`` computes it from ``sources`` and then ``constants``; all are names of nodes.
-    ``remedy`` is the name of what does that, ``text`` how.
-    """
-
-    nodes: tuple[str, ...]
-    sources: tuple[str, ...]
-    result: str
-    graph: GraphModule
-    constants: tuple[torch.Tensor, ...] = ()
-    remedy: str = ""
-    text: str = ""
-
-    def write(self, name: str, most_lines: int) -> str | None:
-        """It as a function of its sources; None if that is long, or cannot be written."""
-        try:
-            code = write_function(name, "", self.graph, self.constants, len(self.sources))
-        except Unwritable:
-            return None
-        return code if len(code.splitlines()) <= most_lines else None
 
 
 @dataclass
@@ -94,41 +69,39 @@ def write_edit(model: LoadedModel, trace: TracedModel, replacements: Sequence[Re
     changed = [name for each in replacements for name in each.nodes]
     if len({*changed}) < len(changed):
         raise Unwritable("two remedies change the same operators: apply each alone")
-    file, lines = _locate(trace, replacements)
+    file, shown, lines = _locate(trace, replacements)
     linecache.checkcache(file)
     source = "".join(linecache.getlines(file))
     if not source or len(source) > _MOST_LETTERS:
-        raise Unwritable(f"the source of {shown_path(Path(file))} is not there")
-    bench = _Bench(model, trace, file, source)
+        raise Unwritable(f"the source of {shown} is not there")
+    bench = _Bench(model, trace, file, shown, source)
     tree = ast.parse(source)
     places = [_find_place(tree, line, function) for line, function in lines]
-    with PROCESS_LOCK, torch.no_grad():
+    with silence(), torch.no_grad():
         expressions = _find_expressions(bench, places, replacements)
         edited, functions = _edit(bench, expressions)
         bench.verify(edited, functions, {place.qualname for place, *_ in expressions})
-    return _compare(source, edited, shown_path(Path(file)))
+    return _compare(source, edited, shown)
 
 
 def _locate(
     trace: TracedModel, replacements: Sequence[Replacement]
-) -> tuple[str, list[tuple[int, str]]]:
-    """The one file of the user's that the results of all replacements are computed in, and where.
+) -> tuple[str, str, list[tuple[int, str]]]:
+    """The one file of the user's that all results are computed in, as it is shown, and where.
 
     Each place is a line and the name of its function.
     """
-    nodes = {node.name: node for node in trace.exported.graph.nodes}
-    frames = []
-    for each in replacements:
-        stack = list_user_frames(nodes[each.result].meta.get("stack_trace"))
-        if not stack:
-            raise Unwritable("it is computed in no line of yours")
-        frames.append(stack[-1])
-    files = {file for file, *_ in frames}
-    if len(files) > 1:
+    frames = [trace.find_line(each.result) for each in replacements]
+    places = [frame for frame in frames if frame]
+    if len(places) < len(frames):
+        raise Unwritable("it is computed in no line of yours")
+    first = places[0]
+    if any(frame.file != first.file for frame in places):
         raise Unwritable("it is computed in several files")
-    if is_installed(file := files.pop()):
-        raise Unwritable(f"it is computed in installed code, {shown_path(Path(file))}")
-    return file, list(dict.fromkeys((line, function) for _, line, function in frames))
+    if first.is_installed:
+        raise Unwritable(f"it is computed in installed code, {first.shown}")
+    lines = dict.fromkeys((frame.line, frame.function) for frame in places)
+    return first.file, first.shown, list(lines)
 
 
 def _find_place(tree: ast.Module, line: int, name: str) -> _Place:
@@ -174,20 +147,20 @@ def _list_read(node: ast.AST) -> Iterator[ast.expr]:
 
 
 #: A place, the expression there that is replaced, what the replacement reads, and what it is.
-_Found = tuple[_Place, ast.expr, list[ast.expr], Replacement]
+_Match = tuple[_Place, ast.expr, list[ast.expr], Replacement]
 
 
 def _find_expressions(
     bench: _Bench, places: Sequence[_Place], replacements: Sequence[Replacement]
-) -> list[_Found]:
+) -> list[_Match]:
     """The expression of each replacement, by running the source with recorded values."""
-    values, expressions = bench.read_values(replacements), list[_Found]()
+    values, expressions = bench.read_values(replacements), list[_Match]()
     missing = {each.result for each in replacements}
     for place in places:
         watch = _Watch(place, replacements, values)
         with bench.run_as(_mark(bench.source, place), {place.qualname}, {_SEEN: watch}):
             bench.run(bench.example)
-        expressions += watch.found.values()
+        expressions += watch.matches.values()
         missing -= watch.results
     if missing:
         raise Unwritable("no expression of yours computes it from what it reads")
@@ -203,7 +176,7 @@ class _Watch:
         self.place, self.replacements, self.values = place, replacements, values
         self.numbers = {id(node): number for number, node in place.expressions.items()}
         self.latest: dict[int, torch.Tensor] = {}
-        self.found: dict[int, _Found] = {}
+        self.matches: dict[int, _Match] = {}
         self.results: set[str] = set()
 
     def __call__(self, number: int, value: Any) -> Any:
@@ -224,7 +197,7 @@ class _Watch:
         reads = [self._find_read(node, self.values[name]) for name in each.sources]
         operands = [operand for operand in reads if operand is not None]
         if len(operands) == len(reads):
-            first = self.found.setdefault(id(node), (self.place, node, operands, each))
+            first = self.matches.setdefault(id(node), (self.place, node, operands, each))
             _check_same(first[3], each)
             self.results.add(each.result)
 
@@ -234,14 +207,14 @@ class _Watch:
         return next((each for each, value in recorded if _equal(value, wanted)), None)
 
 
-def _keep_innermost(found: Sequence[_Found]) -> list[_Found]:
+def _keep_innermost(matches: Sequence[_Match]) -> list[_Match]:
     """Of expressions inside of each other that have one value, the innermost."""
     kept = [
         each
-        for each in found
-        if not {id(node) for node in _list_read(each[1])} & {id(other[1]) for other in found}
+        for each in matches
+        if not {id(node) for node in _list_read(each[1])} & {id(other[1]) for other in matches}
     ]
-    if lost := {each[3].result for each in found} - {each[3].result for each in kept}:
+    if lost := {each[3].result for each in matches} - {each[3].result for each in kept}:
         raise Unwritable(f"it is there several times in one expression ({min(lost)})")
     return kept
 
@@ -269,24 +242,20 @@ def _span(source: str, node: ast.expr | ast.stmt) -> tuple[int, int]:
     return starts[node.lineno - 1] + node.col_offset, end
 
 
-def _write(name: str, each: Replacement) -> str:
-    return write_function(name, each.text, each.graph, each.constants, len(each.sources))
-
-
 def _check_same(one: Replacement, other: Replacement) -> None:
     """`Unwritable` if two replacements are two functions: an edit changes all calls of a line."""
-    if one is not other and _write("f", one) != _write("f", other):
+    if one is not other and one.write("f") != other.write("f"):
         raise Unwritable("the line computes it several times, each time in another way")
 
 
-def _edit(bench: _Bench, found: Sequence[_Found]) -> tuple[str, dict[str, str]]:
+def _edit(bench: _Bench, matches: Sequence[_Match]) -> tuple[str, dict[str, str]]:
     """The source with the replacements, and the functions that were added, by name."""
     source, functions = bench.source, dict[str, str]()
     edits: list[tuple[int, int, str]] = []
-    for place, node, read, each in found:
-        titles = [title for title, code in functions.items() if code == _write(title, each)]
+    for place, node, read, each in matches:
+        titles = [title for title, code in functions.items() if code == each.write(title)]
         title = titles[0] if titles else _choose_name(each.remedy, source, functions)
-        functions[title] = _write(title, each)
+        functions[title] = each.write(title)
         arguments = (source.encode()[slice(*_span(source, x))].decode() for x in read)
         edits.append((*_span(source, node), f"{title}({', '.join(arguments)})"))
         if not titles:
@@ -297,7 +266,7 @@ def _edit(bench: _Bench, found: Sequence[_Found]) -> tuple[str, dict[str, str]]:
     for start, end, new in sorted(edits, reverse=True):
         data = data[:start] + new.encode() + data[end:]
     edited = data.decode()
-    return edited if bench.has_torch(found[0][0].qualname) else _import_torch(edited), functions
+    return edited if bench.has_torch(matches[0][0].qualname) else _import_torch(edited), functions
 
 
 def _decorators(node: ast.stmt) -> list[int]:
@@ -321,9 +290,13 @@ def _import_torch(source: str) -> str:
     return "".join([*lines[:at], "import torch\n", *lines[at:]])
 
 
-def _vary(tensor: torch.Tensor) -> torch.Tensor:
+def _copy(value: Any) -> Any:
+    return value.clone() if isinstance(value, torch.Tensor) else value
+
+
+def _vary(tensor: Any) -> Any:
     """Other values of a tensor; integers, which may be indices, stay."""
-    if not tensor.is_floating_point():
+    if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
         return tensor
     generator = torch.Generator().manual_seed(0)
     noise = torch.rand(tensor.shape, generator=generator).to(tensor.dtype)
@@ -345,14 +318,17 @@ def _equal(value: Any, other: Any, tolerance: float = _SAME) -> bool:
 class _Bench:
     """Where a traced model runs with another source of one of its files."""
 
-    def __init__(self, model: LoadedModel, trace: TracedModel, file: str, source: str) -> None:
-        self.trace, self.module, self.file, self.source = trace, trace.module, file, source
+    def __init__(
+        self, model: LoadedModel, trace: TracedModel, file: str, shown: str, source: str
+    ) -> None:
+        self.trace, self.module, self.source = trace, trace.module, source
+        self.file, self.shown = file, shown
         self.example = model.traced_inputs or (model.example_inputs, model.kwargs)
         self.codes = _list_code(compile(source, file, "exec", dont_inherit=True))
 
     def run(self, example: Any) -> Any:
         """The module's outputs."""
-        args, kwargs = tree_map_tensors(torch.clone, example)
+        args, kwargs = tree_map(_copy, example)
         return self.module(*args, **kwargs)
 
     def has_torch(self, qualname: str) -> bool:
@@ -373,8 +349,7 @@ class _Bench:
                     raise Unwritable(f"{qualname}() is not called by its name")
                 for function in functions:
                     if function.__code__ != self.codes.get(qualname):
-                        where = shown_path(Path(self.file))
-                        raise Unwritable(f"{where} has changed since it was imported")
+                        raise Unwritable(f"{self.shown} has changed since it was imported")
                     stack.enter_context(_with_code(function, codes[qualname], names))
             yield
 
@@ -398,7 +373,7 @@ class _Bench:
 
     def verify(self, edited: str, functions: Mapping[str, str], qualnames: set[str]) -> None:
         """Run the model with an edited source; `Unwritable` if its outputs are others."""
-        inputs = [self.example, tree_map_tensors(_vary, self.example)]
+        inputs = [self.example, tree_map(_vary, self.example)]
         try:
             expected = [self.run(each) for each in inputs]
         except Exception:  # its user's code, which may refuse other values than its example's
