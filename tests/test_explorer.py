@@ -2,28 +2,18 @@
 
 import html
 import json
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from jupyter_client.manager import start_new_kernel
+from manifests import write_manifest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
-from recorded import recorded
+from recorded import plain, recorded
 
 import workbench as wb
-from workbench.datasets import SAMPLES
-from workbench.errors import WorkbenchError
-from workbench.explorer.page import Explorer, Page
-from workbench.explorer.widgets import (
-    compare_picked,
-    list_measurements,
-    list_runs,
-    pick_measurements,
-)
-from workbench.plots.style import Chart
-from workbench.plots.tables import typeset
-from workbench.progress import is_interactive
-from workbench.store import load_run, save_run
+from workbench.api import Chart
+
+SAMPLES = wb.sample_run().parents[2]
 
 
 @pytest.fixture
@@ -32,27 +22,41 @@ def front_end(monkeypatch):
     monkeypatch.setenv("WORKBENCH_WIDGETS", "1")
 
 
-@pytest.fixture(scope="module")
-def swept():
-    return recorded("squeezesam")
+@pytest.fixture
+def seen(front_end, monkeypatch):
+    """What views draw in a live front end."""
+    seen = []
+    monkeypatch.setattr("workbench.explorer.page.display", seen.append)
+    return seen
+
+
+def name_explorer():
+    """What `explore` returns here: a widget, or a page."""
+    return type(wb.explore(recorded("toy_cnn"))).__name__
+
+
+def list_choices(picker):
+    """What can be picked, by its label."""
+    return dict(picker.children[0].children[0].options)
 
 
 # Whether widgets work.
 
 
-@pytest.mark.parametrize("forced", ["0", "1"])
-def test_the_environment_decides(monkeypatch, forced):
+@pytest.mark.parametrize(("forced", "kind"), [("0", "Page"), ("1", "Explorer")])
+def test_the_environment_decides(monkeypatch, forced, kind):
     monkeypatch.setenv("WORKBENCH_WIDGETS", forced)
-    assert is_interactive() == (forced == "1")
+    assert name_explorer() == kind
 
 
 def test_only_a_front_end_that_accepts_requests_gets_widgets(monkeypatch):
     """Papermill and nbconvert execute cells with ``allow_stdin=False``, front ends do not."""
-    assert not is_interactive()
     monkeypatch.delenv("WORKBENCH_WIDGETS", raising=False)
+    assert name_explorer() == "Page"
     manager, client = start_new_kernel(kernel_name="python3")
     seen = []
-    ask = "from workbench.progress import is_interactive; print(is_interactive())"
+    ask = "import workbench as wb; run = wb.sample_run('toy_cnn'); "
+    ask += "print(type(wb.explore(run)).__name__)"
     try:
         for answers in (True, False):
             client.execute_interactive(
@@ -65,7 +69,7 @@ def test_only_a_front_end_that_accepts_requests_gets_widgets(monkeypatch):
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
-    assert [text for text in seen if text] == ["True", "False"]
+    assert [text for text in seen if text] == ["Explorer", "Page"]
 
 
 def test_a_view_that_a_control_redraws_has_a_front_end(monkeypatch):
@@ -73,29 +77,29 @@ def test_a_view_that_a_control_redraws_has_a_front_end(monkeypatch):
     monkeypatch.delenv("WORKBENCH_WIDGETS", raising=False)
     kernel = SimpleNamespace(get_parent=lambda: {"msg_type": "comm_msg", "content": {}})
     monkeypatch.setattr("workbench.progress._kernel", lambda: kernel)
-    assert is_interactive()
+    assert name_explorer() == "Explorer"
 
 
 # Runs and measurements to pick from.
 
 
 def keep_run(folder, **changes):
-    folder.mkdir(parents=True)
-    save_run(replace(load_run(wb.sample_run()), **changes), folder)
+    manifest = json.loads((wb.sample_run() / "manifest.json").read_text())
+    write_manifest(manifest | changes, folder)
 
 
-def test_all_runs_are_found_the_samples_last(tmp_path):
+def test_all_runs_are_found_the_samples_last(seen, tmp_path):
     for name in ("linux", "x-fp32-linux-20261122-1433"):
         keep_run(tmp_path / "out_x" / "runs" / name)
-    found = list_runs(tmp_path)
-    assert list(found)[:2] == ["mobilenet_v3_small, linux (2)", "mobilenet_v3_small, linux"]
-    samples = list(found.values())[2:]
+    runs = list_choices(wb.pick_run(folder=tmp_path))
+    assert list(runs)[:2] == ["mobilenet_v3_small, linux (2)", "mobilenet_v3_small, linux"]
+    samples = list(runs.values())[2:]
     assert samples[0] == wb.sample_run()
     assert len(samples) > 2 and all(path.is_relative_to(SAMPLES) for path in samples)
 
 
 @pytest.mark.parametrize("kernel", [".", "notebooks", "scripts"])
-def test_the_users_runs_come_first_wherever_the_kernel_stands(tmp_path, monkeypatch, kernel):
+def test_the_users_runs_come_first_wherever_the_kernel_stands(tmp_path, monkeypatch, kernel, seen):
     """`workbench lab` starts kernels in notebooks/, a terminal stands above it."""
     days = iter(range(1, 9))
     for place in ("", "notebooks", "other"):
@@ -103,48 +107,69 @@ def test_the_users_runs_come_first_wherever_the_kernel_stands(tmp_path, monkeypa
         keep_run(tmp_path / place / "out_mine" / "runs" / "linux", started=started)
     (tmp_path / "scripts").mkdir()
     monkeypatch.chdir(tmp_path / kernel)
-    newest, oldest, *samples = list_runs().items()
+    newest, oldest, *samples = list_choices(wb.pick_run()).items()
     assert [path.parents[2] for _, path in (newest, oldest)] == [tmp_path / "notebooks", tmp_path]
     assert newest[0] != oldest[0] and all(
         n.startswith("mobilenet_v3_small, linux") for n, _ in (newest, oldest)
     )
     assert all("(recorded)" in name for name, _ in samples)
-    assert next(iter(list_measurements())).startswith("mobilenet_v3_small, linux")
+    first = next(iter(list_choices(wb.pick_measurements())))
+    assert first.startswith("mobilenet_v3_small, linux")
 
 
-def test_measurements_are_those_that_can_be_compared(tmp_path):
+def test_measurements_are_those_that_can_be_compared(seen, tmp_path):
     keep_run(tmp_path / "runs" / "whole")
     keep_run(tmp_path / "runs" / "half", state="incomplete")
     keep_run(tmp_path / "runs" / "qemu", emulated=True)
-    here = {label: name for label, name in list_measurements(tmp_path).items()
+    here = {label: name for label, name in list_choices(wb.pick_measurements(tmp_path)).items()
             if name.startswith(str(tmp_path))}  # fmt: skip
     folder = tmp_path / "runs" / "whole"
     assert list(here.values()) == [f"{folder}:avx512_off:1", f"{folder}:avx512_on:1"]
     assert "linux" in list(here)[1] and list(here)[1].endswith(": avx512_on, 1 thread")
 
 
-@pytest.mark.whole
-def test_of_two_the_verdict_is_said_under_their_names():
-    run = recorded()
-    shown = compare_picked({"slow: one": run["avx512_off"], "fast: other": run["avx512_on"]})
-    expected = run.compare().verdict
-    assert isinstance(shown, Page)
-    assert f"fast, other against slow, one: {expected.speedup:.2f}x faster" in str(shown)
-
-
-@pytest.mark.whole
-def test_more_than_two_are_a_table_under_what_tells_them_apart():
-    run = recorded("mobilenet_v3_small_int8")
-    levels = {f"m: {m.name}, 1 thread": m for m in run.traced if not m.control}
-    assert "| category | sse2 | sse41 | avx |" in str(compare_picked(levels))
-
-
 @pytest.fixture
-def seen(front_end, monkeypatch):
-    """What views draw in a live front end."""
-    seen = []
-    monkeypatch.setattr("workbench.explorer.page.display", seen.append)
-    return seen
+def lists(seen):
+    """The lists of recorded measurements, and of what may differ."""
+    return wb.pick_measurements(SAMPLES).children[0].children
+
+
+def pick_measured(menu, sample, *ends):
+    """Pick measurements of a sample by the ends of their names."""
+    names = [name for name in menu.options.values() if f"out_{sample}/" in name]
+    menu.value = [next(name for name in names if name.endswith(end)) for end in ends]
+
+
+@pytest.mark.whole
+def test_two_are_compared_under_what_tells_them_apart(lists, seen):
+    ab = recorded().compare()
+    pick_measured(lists[0], "mobilenet_v3_small", ":avx512_off:1", ":avx512_on:1")
+    expected = f"avx512_on against avx512_off: {ab.verdict.speedup:.2f}x faster"
+    assert expected in str(seen[-1]) and type(seen[-1]).__name__ == "Explorer"
+
+
+@pytest.mark.whole
+def test_one_is_too_few_and_more_than_two_are_a_table(lists, seen):
+    pick_measured(lists[0], "mobilenet_v3_small_int8", ":sse2:1", ":sse41:1", ":avx:1")
+    assert "| category | sse2 | sse41 | avx |" in str(seen[-1])
+    pick_measured(lists[0], "mobilenet_v3_small_int8", ":sse2:1")
+    assert "Pick two" in str(seen[-1])
+
+
+@pytest.mark.whole
+def test_what_differs_has_to_be_allowed(lists, seen):
+    pick_measured(lists[0], "unet_small", ":avx512_on:1", ":avx512_on:2")
+    assert 'role="alert"' in seen[-1].data and "may differ" in seen[-1].data
+    lists[1].value = ["threads"]
+    assert type(seen[-1]).__name__ == "Explorer"
+
+
+@pytest.mark.whole
+def test_without_a_front_end_the_first_two_are_compared(monkeypatch):
+    shown = []
+    monkeypatch.setattr("workbench.explorer.widgets.display", shown.append)
+    wb.pick_measurements(SAMPLES)._ipython_display_()
+    assert "x faster" in str(shown[0]) and "<iframe" in shown[0]._repr_html_()
 
 
 def test_a_picked_run_is_explored_and_drives_other_cells(seen):
@@ -154,7 +179,7 @@ def test_a_picked_run_is_explored_and_drives_other_cells(seen):
     other.status.observe(lambda change: states.append(change["new"]), "value")
     (menu,) = picked.children[0].children
     menu.value = wb.sample_run("toy_cnn")
-    explorers = [widget for widget in seen if isinstance(widget, Explorer)]
+    explorers = [each for each in seen if type(each).__name__ == "Explorer"]
     assert [json.loads(w.data)["head"]["model"] for w in explorers] == ["vit_tiny", "toy_cnn"]
     assert all(widget.view == "categories" for widget in explorers)
     assert [text for text in seen if isinstance(text, str)] == ["vit_tiny", "toy_cnn"]
@@ -188,34 +213,6 @@ def test_the_operators_that_are_selected_in_the_explorer_drive_other_cells(seen)
     assert seen == [len(run.subject.operators), 2, len(run.subject.operators)]
 
 
-@pytest.mark.whole
-def test_one_is_too_few_and_what_differs_has_to_be_said():
-    run = recorded("unet_small")
-    one, two = run["avx512_on", 1], run["avx512_on", 2]
-    assert "Pick two" in str(compare_picked({"one": one}))
-    with pytest.raises(WorkbenchError, match="threads"):
-        compare_picked({"one": one, "two": two})
-    assert isinstance(compare_picked({"one": one, "two": two}, across=["threads"]), Page)
-
-
-@pytest.mark.whole
-def test_without_a_front_end_the_first_run_is_compared():
-    picked = pick_measurements(SAMPLES)
-    assert "x faster" in str(picked.draw(compare_picked)) and len(picked.selected) == 2
-
-
-@pytest.mark.whole
-def test_what_may_differ_is_part_of_the_choice(seen):
-    knobs, _ = pick_measurements(SAMPLES).children
-    measurements, across = knobs.children
-    threads = {name[-1]: name for name in measurements.options.values() if ":avx512_on:" in name}
-    one = threads["2"].removesuffix("2") + "1"
-    measurements.value = [one, threads["2"]]
-    assert 'role="alert"' in seen[-1].data and "may differ" in seen[-1].data
-    across.value = ["threads"]
-    assert isinstance(seen[-1], Explorer)
-
-
 # What a saved notebook keeps.
 
 
@@ -231,9 +228,9 @@ def test_a_saved_explorer_shows_its_answer_without_a_kernel(front_end, monkeypat
     notebook = new_notebook(cells=[new_code_cell("wb.explore(run)", outputs=cells)])
     nbconvert = pytest.importorskip("nbconvert", reason="comes with JupyterLab")
     page = nbconvert.HTMLExporter().from_notebook_node(notebook)[0]
-    shown = html.unescape(page)
-    assert typeset(run.compare().text) in shown and "GEMM 60 %" in shown
-    assert typeset(run.findings["cause"].iloc[0])[1:] in shown
+    shown = plain(html.unescape(page))
+    assert run.compare().text in shown and "GEMM 60 %" in shown
+    assert plain(run.findings["cause"].iloc[0])[1:] in shown
     assert "Explorer object" not in shown and explorer.still in shown
     explorer.close()
 

@@ -1,5 +1,6 @@
 """From the recorded sample to reports: the numbers agree everywhere, and nothing is fetched."""
 
+import html
 import itertools
 import json
 import logging
@@ -18,16 +19,12 @@ import pandas as pd
 import pytest
 from changed_runs import change_manifest, edit_json
 from explored import read_data
-from made_starts import make_start
 from processes import is_running, wait_for
-from recorded import recorded, report_text
+from recorded import plain, recorded, report_text
 
 import workbench as wb
-from workbench.plots.tables import typeset
-from workbench.plots.views import list_sections
-from workbench.report.kernel import open_kernel
-from workbench.report.report import identify_report
-from workbench.wording import format_estimate
+from workbench import plugin
+from workbench.jobs import is_reported
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -97,10 +94,19 @@ FIGURES = {
 }
 
 
+def describe_start(experiment, ms):
+    """A start as a manifest has it, of one stage that ends with the first output."""
+    memory = dict.fromkeys(("anonymous", "pss", "peak"), round(1e5 * ms))
+    times = dict.fromkeys(("ns", "cpu_ns"), round(1e6 * ms))
+    stage = {"name": "first inference", **times, "bytes": 0, "heap": 0, **memory}
+    names = {"experiment": experiment, "threads": 1, "number": 0, "mode": "time"}
+    return {**names, "stages": [stage], "memory": memory, "cached": None}
+
+
 @pytest.mark.whole
 def test_figures_have_the_same_digits_on_every_surface(run_dir, cli):
     """In the report, a notebook and the explorer, on the terminal and in the JSON files."""
-    starts = (make_start("avx512_off"), make_start("avx512_on", scale=0.9))
+    starts = (describe_start("avx512_off", 10.0), describe_start("avx512_on", 9.0))
     change_manifest(run_dir, starts=starts)
     run = wb.open_run(run_dir)
     assert cli("analyze", run_dir)[0] == 0
@@ -123,8 +129,9 @@ def test_figures_have_the_same_digits_on_every_surface(run_dir, cli):
     resources = {r["resource"]: r["values"][0] for r in metrics["latencies"][1]["resources"]}
     layer = next(row for row in summary["layers"] if row["module"] == "features.0.0")
     totals = summary["category_totals_ms"].values()
+    gain = shown["report"]["gain of the first finding"]
     shown["JSON"] = write_figures(
-        summary["comparisons"][0], metrics["latencies"][1]["latency"], summary["findings"],
+        summary["comparisons"][0], metrics["latencies"][1]["latency"], summary["findings"], gain,
         max(totals) / sum(totals), summary["operator_details"][1]["avg_ms"],
         resources["first output"], summary["quality"]["grade"],
     )  # fmt: skip
@@ -139,7 +146,7 @@ def test_figures_have_the_same_digits_on_every_surface(run_dir, cli):
         run.subject.operators["key"].iloc[1]
     )
     shown["explorer"] = write_figures(
-        pair, side["latency"]["latency"], side["findings"],
+        pair, side["latency"]["latency"], side["findings"], gain,
         max(row["share"] for row in side["categories"]), side["mean_ms"][place],
         sum(row["mean_ms"] for row in side["start"]), explorer["head"]["grade"],
     )  # fmt: skip
@@ -153,11 +160,9 @@ def test_figures_have_the_same_digits_on_every_surface(run_dir, cli):
     }  # fmt: skip
 
 
-def write_figures(judged, latency_ms, findings, share, operator_ms, start_ms, grade):
-    """Raw numbers of a document with the digits that pages have."""
-    latency = judged["latency"]
-    ends = (findings[0][name] for name in ("gain_ms", "low_ms", "high_ms"))
-    estimate, *_ = format_estimate(latency_ms, *ends)
+def write_figures(judged, latency_ms, findings, gain, share, operator_ms, start_ms, grade):
+    """Raw numbers of a document with the digits that pages have; ``gain`` is a page's."""
+    latency, decimals = judged["latency"], len(gain.partition(".")[2])
     return {
         "latency of A": f"{latency['baseline_ms']:#.3g}",
         "latency of B": f"{latency_ms:#.3g}",
@@ -166,7 +171,7 @@ def write_figures(judged, latency_ms, findings, share, operator_ms, start_ms, gr
         "verdict": re.search("faster|slower", judged["verdict"])[0],
         "share of the first category": f"{100 * share:.0f}",
         "second operator": f"{operator_ms:#.3g}",
-        "gain of the first finding": estimate.removesuffix(" ms"),
+        "gain of the first finding": f"{findings[0]['gain_ms']:.{decimals}f}",
         "first output of B": f"{start_ms:#.3g}",
         "grade": grade,
     }
@@ -339,7 +344,7 @@ def test_the_report_is_one_page_that_fetches_nothing(reported):
         assert image["src"].startswith(("data:image/png;base64,", "data:image/svg+xml;base64,"))
         assert len(image["alt"]) > 40
     assert not re.search(r"url\(|@import", text)
-    assert typeset(reported.compare().text) in text
+    assert reported.compare().text in plain(html.unescape(text))
     markdown = (reported.path / "report.md").read_text()
     assert markdown.startswith(
         "# mobilenet_v3_small: where the time goes\n\nmobilenet_v3_small · fp32"
@@ -358,7 +363,8 @@ def test_the_executed_notebook_is_kept_with_its_parameters(reported):
     assert all(c["execution_count"] for c in notebook["cells"] if c["cell_type"] == "code")
     assert notebook["cells"][-1]["cell_type"] == "markdown", "what the workbench adds is gone"
     template = json.loads((ROOT / "notebooks" / "16_report.ipynb").read_text())
-    assert len(notebook["cells"]) == len(template["cells"]) + 2 * len(list_sections())
+    sections = [view for view in plugin.collect("views").values() if view.section]
+    assert len(notebook["cells"]) == len(template["cells"]) + 2 * len(sections)
 
 
 @pytest.mark.whole
@@ -477,11 +483,14 @@ def test_a_cell_that_takes_too_long_is_stopped(run_dir, write_notebook, short_ce
 
 @pytest.mark.whole
 def test_a_kernel_that_dies_at_its_start_is_started_once_more(run_dir, write_notebook, monkeypatch):
-    path = write_notebook("run_dir = ''", "print('done')")
-    with open_kernel() as dead:
-        dead.provisioner.process.kill()
-        page, *_ = wb.make_report(run_dir, notebook=path, kernel=dead)
-    assert "done" in page.read_text()
+    path, mark = write_notebook("run_dir = ''", "print('done')"), run_dir.parent / "died"
+    die = f"import pathlib, sys; mark = pathlib.Path({str(mark)!r})\n"
+    die += "if not mark.exists(): mark.touch(); sys.exit(1)\n"
+    die += "from ipykernel.kernelapp import launch_new_instance as launch; launch()"
+    command = [sys.executable, "-c", die, "-f", "{connection_file}"]
+    monkeypatch.setattr("workbench.report.kernel.COMMAND", command)
+    page, *_ = wb.make_report(run_dir, notebook=path)
+    assert "done" in page.read_text() and mark.exists()
     monkeypatch.setattr("workbench.report.kernel.COMMAND", [sys.executable, "-c", "exit(1)"])
     with pytest.raises(wb.WorkbenchError, match="the kernel d"):
         wb.make_report(run_dir, notebook=path)
@@ -558,15 +567,15 @@ def test_what_differs_must_be_declared(sample, run_dir, axis, change):
     wb.compare(*sides, across=[axis])
 
 
-def test_a_report_is_made_again_once_something_that_it_shows_has_changed(tmp_path):
-    """Its notebook, what was measured or tried, the machine's peaks, or the code."""
-    folder, notebook = tmp_path / "run", tmp_path / "my.ipynb"
-    shutil.copytree(wb.sample_run("vit_tiny"), folder)
-    notebook.write_text("{}")
-    before = identify_report(folder, notebook)
-    assert identify_report(folder, notebook) == before
+@pytest.mark.whole
+def test_a_report_is_made_again_once_something_that_it_shows_has_changed(tmp_path, write_notebook):
+    """Its notebook, what was measured or tried, or the machine's peaks."""
+    folder = Path(shutil.copytree(wb.sample_run("vit_tiny"), tmp_path / "run"))
+    notebook = write_notebook("run_dir = ''", "1")
+    wb.make_report(folder, notebook=notebook)
+    assert is_reported(folder, notebook)
     for path in (notebook, folder / "checks.json", next(folder.glob("ceilings_*.json"))):
-        path.write_text(path.read_text() + "\n")
-        after = identify_report(folder, notebook)
-        assert after != before, path.name
-        before = after
+        content = path.read_text()
+        path.write_text(content + "\n")
+        assert not is_reported(folder, notebook), path.name
+        path.write_text(content)

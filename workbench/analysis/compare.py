@@ -140,6 +140,7 @@ def compare_parts(
     candidate: pd.DataFrame,
     latencies_ms: Sequence[float] = (),
     *,
+    restarts_ms: Sequence[pd.Series] = (),
     control: pd.DataFrame | None = None,
     control_of: pd.DataFrame | None = None,
     apart: bool = False,
@@ -156,12 +157,14 @@ def compare_parts(
     also have ``key``, ``category`` (the baseline's) and ``candidate_name``; one that only one side
     has gets NaN on the other and is inconclusive. The times are means, as in the tables of each
     side, scaled to add up to its latency, if given; speed-ups are of typical times as traced
-    (midmeans of the runs, averaged over the restarts), which outliers do not affect. A row that is
-    `BELOW_CLOCK` has no speed-up.
+    (midmeans of the runs, averaged over the restarts), which outliers do not affect. With
+    ``restarts_ms``, the latencies of both sides by restart, they are of the means of each restart,
+    scaled to its latency: tracing slows two runtimes by different parts of their time. A row that
+    is `BELOW_CLOCK` has no speed-up.
     """
     by = "key" if level == "operator" else level
     names = pd.Index([*baseline[by].unique(), *candidate[by].unique()], dtype=object).unique()
-    sides, speedup, times = _speedup(baseline, candidate, by, names, apart)
+    sides, speedup, times = _speedup(baseline, candidate, by, names, apart, restarts_ms)
     lengths = np.nan_to_num(times[0], nan=np.inf)
     noise = component = None
     if control is not None and control_of is not None:
@@ -204,7 +207,12 @@ def _name_operators(
 
 
 def _speedup(
-    baseline: pd.DataFrame, candidate: pd.DataFrame, by: str, names: pd.Index, apart: bool = False
+    baseline: pd.DataFrame,
+    candidate: pd.DataFrame,
+    by: str,
+    names: pd.Index,
+    apart: bool = False,
+    restarts_ms: Sequence[pd.Series] = (),
 ) -> tuple[tuple[pd.DataFrame, pd.DataFrame], Speedup, tuple[np.ndarray, np.ndarray]]:
     """Typical times in ms of each side (restarts by names), the speed-up, and mean times."""
     totals = [total_runs(ledger, by).reindex(columns=names) for ledger in (baseline, candidate)]
@@ -215,8 +223,17 @@ def _speedup(
         before, after = shared_restarts(before, after)
     with np.errstate(divide="ignore", invalid="ignore"):
         bias = np.maximum(bounds[0] / before.mean(), bounds[1] / after.mean()).to_numpy()
+    if restarts_ms:
+        scaled = list(map(_scale_restarts, totals, restarts_ms))
+        before, after = scaled[0].loc[before.index], scaled[1].loc[after.index]
     speedup = speedup_of_parts(before, after, separate=apart, bias=bias)
     return (before, after), speedup, (totals[0].mean().to_numpy(), totals[1].mean().to_numpy())
+
+
+def _scale_restarts(runs: pd.DataFrame, latencies_ms: pd.Series) -> pd.DataFrame:
+    """The mean of every column in each restart, scaled to add up to its latency."""
+    means = runs.groupby(level="process").mean()
+    return means.mul(latencies_ms.loc[means.index] / means.sum(axis=1), axis=0)
 
 
 def _rounding_bound(ledger: pd.DataFrame, by: str, runs: pd.DataFrame) -> np.ndarray:

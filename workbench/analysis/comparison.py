@@ -482,4 +482,9 @@ class Comparison(Noun):
             ours, theirs = layers.rename(ours, column, before), layers.rename(theirs, column, after)
             noise = {side: layers.rename(ledger, column, before) for side, ledger in noise.items()}
         whole = self.latency[["baseline_ms", "candidate_ms"]].iloc[0].to_list()
-        return compare.compare_parts(level, ours, theirs, whole, apart=self.apart, **noise)
+        # Tracing slows runtimes by different parts of their time.
+        runtimes = [self.baseline, self.candidate] if self.baseline.runtime else []
+        restarts = [side.restarts for side in runtimes]
+        return compare.compare_parts(
+            level, ours, theirs, whole, restarts_ms=restarts, apart=self.apart, **noise
+        )

@@ -25,8 +25,8 @@ from workbench.cli.options import (
     QUIET,
     RECORDED,
     Output,
-    call,
     command,
+    command_line,
     read_value,
     variables,
     with_limits,
@@ -72,7 +72,9 @@ def analyze(
     problems = [f"fail  {row.check}: {row.evidence}" for row in failed.itertuples()]
     record = {"run_dir": run_dir, "files": files, "ok": not problems, "checks": checks}
     lines = [*([] if quiet else show_categories(run)), *problems, *files]
-    return Output(lines, record, exit_code=check and bool(problems), step=call("report", run_dir))
+    return Output(
+        lines, record, exit_code=check and bool(problems), step=command_line("report", run_dir)
+    )
 
 
 def show_categories(run: Run) -> list[Table]:
@@ -189,7 +191,7 @@ def findings(
 
     run = open_run(run_dir, baseline=baseline)
     if apply:
-        return apply_findings(run, apply, model)
+        return measure_applied(run, apply, model)
     name = experiment or run.subject.name
     measurement = run[name, threads] if threads else run[name]
     if check:
@@ -218,7 +220,7 @@ def findings(
     return Output(lines if measurement.sidecar else [*lines, NO_PROGRAM], record, step=step)
 
 
-def apply_findings(run: Run, name: str, model: str) -> Output:
+def measure_applied(run: Run, name: str, model: str) -> Output:
     """Measure the model of a run with remedies beside the original."""
     from workbench.plots.views import show
     from workbench.report.artifacts import outline_run
@@ -226,7 +228,7 @@ def apply_findings(run: Run, name: str, model: str) -> Output:
     with show_progress() as progress:
         applied = run.apply(name, model or None, progress=progress)
     record = outline_run(applied) | {"applied": applied.applied}
-    return Output([show(applied)], record, step=call("report", applied.path))
+    return Output([show(applied)], record, step=command_line("report", applied.path))
 
 
 @command()
@@ -276,7 +278,7 @@ def compare(
     )
     if junit:
         write_junit(gate, junit)
-    step = call("findings", names[-1].partition(":")[0])
+    step = command_line("findings", names[-1].partition(":")[0])
     return Output(show_gate(gate), gate.record, exit_code=not gate.passed, step=step)
 
 

@@ -378,7 +378,7 @@ def _name_newer_runs(context: click.Context) -> list[str]:
 command = functools.partial(click.command, cls=Command)
 
 
-def call(name: str, *words: object) -> str:
+def command_line(name: str, *words: object) -> str:
     """A command line of the workbench, quoted for a shell; in a notebook, that of the magic."""
     names = variables()
     magic = "%" if names is not None else ""

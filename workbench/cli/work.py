@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from workbench import plugin
-from workbench.cli.analysis import apply_findings, show_categories
+from workbench.cli.analysis import measure_applied, show_categories
 from workbench.cli.checks import check_request
 from workbench.cli.options import (
     CATEGORIES,
@@ -23,8 +23,8 @@ from workbench.cli.options import (
     QUIET,
     RUN_OPTIONS,
     Output,
-    call,
     command,
+    command_line,
     print_now,
     say,
 )
@@ -55,7 +55,7 @@ def doctor() -> Output:
     ready = all(finding.status != "fail" for finding in findings)
     if not ready:
         click.echo("error: this machine cannot profile models -> fix what says `fail`", err=True)
-    step = call("profile", "mobilenet_v3_small") if ready else ""
+    step = command_line("profile", "mobilenet_v3_small") if ready else ""
     return Output(lines, {"ready": ready, "findings": findings}, exit_code=not ready, step=step)
 
 
@@ -82,7 +82,7 @@ def export(model: str, out: Path | None, export: ExportOptions) -> Output:
     for line in describe_export(record) if record else ():
         say(line)
     record_of = {"pte": pte, "export": record}
-    return Output([pte], record_of, step=call("run", pte), failures=list_faults([record]))
+    return Output([pte], record_of, step=command_line("run", pte), failures=list_faults([record]))
 
 
 @command()
@@ -104,7 +104,7 @@ def run(subject: Path, out: Path | None, measure: MeasureOptions, verbose: bool)
     with show_progress() as progress:
         result = workflow.measure(subject, options=measure, root=out, progress=progress)
     lines = [*(ab.text for ab in result.comparisons), *_summarize(result), str(result.path)]
-    step, failures = call("report", result.path), _list_failures(result)
+    step, failures = command_line("report", result.path), _list_failures(result)
     return Output(lines, outline_run(result), step=step, failures=failures)
 
 
@@ -202,12 +202,12 @@ def profile(
             yield from _report_profile(profiled, answer, profiles, failures)
             made.append(profiled.path)
             if apply:
-                applied = apply_findings(profiled, apply, model)
+                applied = measure_applied(profiled, apply, model)
                 profiles.append({**applied.record})
                 yield from applied.lines
 
     def list_next() -> str:
-        return "; ".join(call("findings", path) for path in made)
+        return "; ".join(command_line("findings", path) for path in made)
 
     return Output(profile_each(), {"profiles": profiles}, step=list_next, failures=failures)
 
@@ -288,7 +288,7 @@ def _list_failures(run: Run, *pages: Path) -> list[str]:
 
     commands = dict.fromkeys(list_artifacts(run), "analyze") | dict.fromkeys(pages, "report")
     return [
-        f"{path} was not written (see above) -> fix that, then: {call(name, run.path)}"
+        f"{path} was not written (see above) -> fix that, then: {command_line(name, run.path)}"
         for path, name in commands.items()
         if not path.is_file()
     ]

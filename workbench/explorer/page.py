@@ -65,29 +65,29 @@ def show_widget(widget: widgets.DOMWidget, still: str, kept: Any) -> Callable[[A
         page = f'{style}<div class="{still}">{_keep(kept)}</div>'
         return {"text/html": page, "text/plain": "" if kept is None else str(kept)}
 
-    shown = display(describe(kept), raw=True, display_id=True)
+    handle = display(describe(kept), raw=True, display_id=True)
     bundle = MimeBundleFormatter()(widget)
     data = bundle[0] if isinstance(bundle, tuple) else bundle
     display({**(data or {}), "text/plain": _AGAIN}, raw=True)
-    return lambda kept: shown.update(describe(kept), raw=True)
+    return lambda kept: handle.update(describe(kept), raw=True)
 
 
-def _settle(shown: Any) -> Any:
+def _settle(content: Any) -> Any:
     """What a cell shows, its figures drawn once for all that displays them."""
-    if isinstance(shown, VStack):
-        return VStack(*map(_settle, shown.parts))
-    return Table(shown._repr_html_(), str(shown)) if isinstance(shown, Chart) else shown
+    if isinstance(content, VStack):
+        return VStack(*map(_settle, content.parts))
+    return Table(content._repr_html_(), str(content)) if isinstance(content, Chart) else content
 
 
-def _keep(shown: Any) -> str:
+def _keep(content: Any) -> str:
     """As HTML what a cell shows."""
-    if isinstance(shown, VStack):
-        return "".join(map(_keep, shown.parts))
-    if isinstance(shown, Explorer):
-        return shown.picture._repr_html_()
-    if hasattr(shown, "_repr_html_"):
-        return str(shown._repr_html_())
-    return "" if shown is None else f"<pre>{html.escape(str(shown))}</pre>"
+    if isinstance(content, VStack):
+        return "".join(map(_keep, content.parts))
+    if isinstance(content, Explorer):
+        return content.picture._repr_html_()
+    if hasattr(content, "_repr_html_"):
+        return str(content._repr_html_())
+    return "" if content is None else f"<pre>{html.escape(str(content))}</pre>"
 
 
 class Selector(traitlets.HasTraits):

@@ -76,12 +76,12 @@ def pick_run(run_dir: str | Path = "", *, folder: str | Path = "", view: str = "
     'mobilenet_v3_small'
     >>> picked.draw(wb.plot_categories)  # doctest: +SKIP
     """
-    listed = list_runs(folder)
-    first = [name for name, path in listed.items() if path.resolve() == Path(run_dir).resolve()]
-    paths = (dict.fromkeys(first or [str(run_dir)], Path(run_dir)) if run_dir else {}) | listed
+    choices = list_runs(folder)
+    first = [name for name, path in choices.items() if path.resolve() == Path(run_dir).resolve()]
+    paths = (dict.fromkeys(first or [str(run_dir)], Path(run_dir)) if run_dir else {}) | choices
     runs = widgets.Dropdown(options=paths, description="run", layout={"width": "max-content"})
-    opened = functools.lru_cache(maxsize=4)(open_run)
-    return Picker(opened, lambda run: explore(run, view), runs)
+    open_cached = functools.lru_cache(maxsize=4)(open_run)
+    return Picker(open_cached, lambda run: explore(run, view), runs)
 
 
 def pick(things: Mapping[str, Any], view: Callable[[Any], Any]) -> Picker:
@@ -108,10 +108,10 @@ def list_runs(folder: str | Path = "") -> dict[str, Path]:
     ones have numbers.
     """
     mine = find_runs(Path(folder).resolve()) if folder else find_nearby()
-    named = dict(zip(number_equal([*map(_name_own, mine)]), mine, strict=True))
+    names = dict(zip(number_equal([*map(_name_own, mine)]), mine, strict=True))
     samples = sorted(find_runs(SAMPLES), key=lambda path: (path != sample_run(), path))
     recorded = {f"{_name(path)} (recorded)": path for path in samples}
-    return dict(reversed(named.items())) | recorded
+    return dict(reversed(names.items())) | recorded
 
 
 def list_measurements(folder: str | Path = "") -> dict[str, str]:
@@ -140,12 +140,12 @@ def _name(run_dir: Path) -> str:
     return run_dir.name if run_dir.name.startswith(f"{root}-") else f"{root}, {run_dir.name}"
 
 
-def pick_measurements(folder: str | Path = "") -> Picker:
+def pick_measurements(folder: str | Path = "", *, view: str = "") -> Picker:
     """Lists to pick measurements from, and what may differ, above how they compare.
 
-    Runs are listed as by `pick_run`. Two measurements are compared in the
-    explorer, more in a table. ``selected`` has them by label. Without a live front end, the
-    first two are compared.
+    Runs are listed as by `pick_run`. Two measurements are compared in the explorer, of which
+    ``view`` is as for `explore`, more in a table. ``selected`` has them by label. Without a live
+    front end, the first two are compared.
 
     Examples
     --------
@@ -157,17 +157,17 @@ def pick_measurements(folder: str | Path = "") -> Picker:
     # The first two of one run: others may not be comparable.
     pairs = (p for p in itertools.pairwise(labels) if len({n.rsplit(":", 2)[0] for n in p}) == 1)
     wide, axes = {"width": "max-content", "max_width": "100%"}, AXES
-    listed = widgets.SelectMultiple(options=choices, value=next(pairs, ()), rows=8, layout=wide)
+    menu = widgets.SelectMultiple(options=choices, value=next(pairs, ()), rows=8, layout=wide)
     differ = widgets.SelectMultiple(options=axes, rows=len(axes), description="may differ")
 
     def select(names: Sequence[str], _: Collection[str]) -> dict[str, Measurement]:
         return {labels[name]: m for name, m in compare_runs.find_measurements(names).items()}
 
-    return Picker(select, lambda picked: compare_picked(picked, differ.value), listed, differ)
+    return Picker(select, lambda picked: _compare(picked, differ.value, view), menu, differ)
 
 
-def compare_picked(
-    picked: Mapping[str, Measurement], across: Collection[str] = ()
+def _compare(
+    picked: Mapping[str, Measurement], across: Collection[str], view: str
 ) -> Explorer | Page | Table:
     """Two measurements in the explorer; more as a table over the first."""
     if len(picked) < 2:
@@ -176,7 +176,7 @@ def compare_picked(
     if len(picked) == 2:
         (first, before), (second, after) = picked.items()
         subject = f"{heads[second]} against {heads[first]}"
-        return explore(compare_runs.compare(before, after, across=across, subject=subject))
+        return explore(compare_runs.compare(before, after, across=across, subject=subject), view)
     aligned = compare_runs.combine_runs(picked, across=across).align("category")
     aligned = aligned.assign(run=aligned["run"].map(heads))
     return show_aligned(aligned)

@@ -5,10 +5,11 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from workbench.analysis.use import Use
-from workbench.emulation import EMULATED, is_emulated
+from workbench.analysis.describe import describe_latency
+from workbench.analysis.run import Measurement
+from workbench.emulation import EMULATED
 from workbench.plots.tables import COLORS, Table, pick_ink, to_html, to_markdown
-from workbench.wording import format_ms, format_ratio, format_share
+from workbench.wording import format_ratio, format_share
 
 _LEAST = 0.11  #: Part of a bar that has room for its share on a phone.
 _SEGMENT = "display:inline-block;vertical-align:top;overflow:hidden;text-align:center;color:{};"
@@ -21,40 +22,45 @@ _PALE = "66"
 _PRINTED = "print-color-adjust:exact;-webkit-print-color-adjust:exact"
 
 
-def show_bars(
-    sides: Mapping[str, pd.DataFrame],
-    times: Mapping[str, str] = {},
-    note: str = "",
-    uses: Mapping[str, Use] = {},
-    ratios: Mapping[str, float] = {},
-) -> Table:
-    """A bar for each frame with ``category`` and ``mean_ms``, as long as its sum, and a legend.
+def show_bars(sides: Mapping[str, Measurement], ratios: Mapping[str, float] = {}) -> Table:
+    """The latency of each measurement with a bar of its categories, and a legend.
 
-    ``times`` are written after the names of the sides, in place of the sum; ``note`` is about them.
-    By ``uses``, the bar of a busy machine is pale, and a share that is not known is not written.
-    ``ratios`` are speed-ups of categories, for the legend.
+    A bar is as long as the time. That of a busy machine is pale, and a share that is not known is
+    not written. ``ratios`` are speed-ups of categories, for the legend.
     """
-    parts = {name: frame.set_index("category")["mean_ms"] for name, frame in sides.items()}
+    times, note = _describe_latencies(sides)
+    parts = {name: m.categories.set_index("category")["mean_ms"] for name, m in sides.items()}
     longest = max((float(part.sum()) for part in parts.values()), default=0.0)
     page, lines = "", []
-    emulated = any(map(is_emulated, sides.values()))
     for name, part in parts.items():
-        whole = float(part.sum()) or 1.0
-        time = times.get(name, EMULATED if emulated else format_ms(whole))
-        page += f"<div><strong>{to_html(name)}</strong> {to_html(time)}</div>"
-        use = uses.get(name, Use())
+        whole, use = float(part.sum()) or 1.0, sides[name].use
+        page += f"<div><strong>{to_html(name)}</strong> {to_html(times[name])}</div>"
         scale = whole / longest if longest else 1.0
         page += draw_shares(part / whole, scale, pale=use.pale, blank=use.blank)
-        listed = (f"{name} {format_share(ms / whole)}" for name, ms in part.items() if ms > 0)
-        shares = "shares unknown" if use.blank else ", ".join(listed)
-        lines.append(f"- {to_markdown(name)}: {to_markdown(time)}; {shares}")
-    written = {name: f", {format_ratio(ratio)}x" for name, ratio in ratios.items()}
-    faster = "; ".join(f"{name}{text}" for name, text in written.items())
+        texts = (f"{name} {format_share(ms / whole)}" for name, ms in part.items() if ms > 0)
+        shares = "shares unknown" if use.blank else ", ".join(texts)
+        lines.append(f"- {to_markdown(name)}: {to_markdown(times[name])}; {shares}")
+    speedups = {name: f", {format_ratio(ratio)}x" for name, ratio in ratios.items()}
+    faster = "; ".join(f"{name}{text}" for name, text in speedups.items())
     lines += [f"\n{to_markdown(text)}" for text in (faster, note) if text]
-    pale = all(uses.get(name, Use()).pale for name in parts)
-    blank = any(use.blank for use in uses.values())
-    page += draw_chips(_list_chips(parts, written, blank=blank), note, pale=pale)
+    pale, blank = all(m.use.pale for m in sides.values()), any(m.use.blank for m in sides.values())
+    page += draw_chips(_list_chips(parts, speedups, blank=blank), note, pale=pale)
     return Table(f'<div class="bars">{page}</div>', "\n".join(lines))
+
+
+def _describe_latencies(sides: Mapping[str, Measurement]) -> tuple[dict[str, str], str]:
+    """The latency of each measurement; what all intervals are, if that is the same."""
+    times = {name: describe_latency(m.statistics) for name, m in sides.items()}
+    intervals = {text.partition(" (")[2].rstrip(")") for text in times.values()}
+    if len(intervals) == 1:
+        times = {name: text.partition(" (")[0] for name, text in times.items()}
+    for name, m in sides.items():
+        times[name] += " (all extensions of this CPU)" * (m.name == "native")
+        times[name] = EMULATED if m.emulated else times[name]
+    note = intervals.pop() if len(intervals) == 1 else ""
+    if any(m.emulated for m in sides.values()):
+        return times, ""
+    return times, f"\N{PLUS-MINUS SIGN}: {note}" if note.startswith("95") else note
 
 
 def draw_shares(
@@ -72,11 +78,11 @@ def draw_shares(
     not known.
     """
     parts = {name: share for name, share in shares.items() if share and share > 0}
-    written = {name: "" if blank else format_share(share) for name, share in parts.items()}
-    text = ", ".join(f"{name} {share}".strip() for name, share in written.items())
+    figures = {name: "" if blank else format_share(share) for name, share in parts.items()}
+    text = ", ".join(f"{name} {share}".strip() for name, share in figures.items())
     segments = ""
     for name, share in parts.items():
-        color, part = colors.get(name, COLORS["Other"]), written[name]
+        color, part = colors.get(name, COLORS["Other"]), figures[name]
         fill, ink = (color + _PALE, "inherit") if pale else (color, pick_ink(color))
         label = part if part and share * scale >= least else "&nbsp;"
         style = _SEGMENT.format(ink, fill, 100 * share * scale)
@@ -93,8 +99,8 @@ def _list_chips(
     chips: dict[str, str] = {}
     for category, color in COLORS.items():
         shares = [part.get(category, 0.0) / (part.sum() or 1.0) for part in times.values()]
-        written = [format_share(share).removesuffix(" %") for share in shares]
-        text = category if blank else f"{category} {' → '.join(written)} %"
+        figures = [format_share(share).removesuffix(" %") for share in shares]
+        text = category if blank else f"{category} {' → '.join(figures)} %"
         chips[text + ratios.get(category, "")] = color
     return chips
 

@@ -100,8 +100,8 @@ def _draw_bars(
     axis.set_xlabel(f"{measure}{legend}")
     if shares:
         axis.xaxis.set_major_formatter(PercentFormatter(1))
-    drawn = [category for frame in bars.values() for category in frame["category"]]
-    key = style.COLORS | {category: style.color_of(category) for category in drawn}
+    categories = [category for frame in bars.values() for category in frame["category"]]
+    key = style.COLORS | {category: style.color_of(category) for category in categories}
     style.add_key(figure, key, style.label_margin(labels))
     return figure
 
@@ -171,38 +171,38 @@ def plot_roofline(m: Measurement) -> Chart | Table:
     roof, rates = m.roof, m.roofline
     if rates is None or roof is None:
         return show_note(NO_ROOFLINE)
-    shown = rates[(rates["flops"] > 0) & rates["roof_share"].notna()]
+    rows = rates[(rates["flops"] > 0) & rates["roof_share"].notna()]
     title = f"Roofline of {m.label}"
     figure, (axis,) = style.Chart.new(title, 6.0, left=0.75, right=1.6, top=0.75, bottom=1.3)
     axis.grid(axis="both", color="#EEEEEE", linewidth=0.8)
-    used = [dtype for dtype in roof.peaks if dtype in set(shown["dtype"])] or list(roof.peaks)[:1]
-    top = max(roof.peaks[dtype] for dtype in used)
-    least = min([*shown["intensity"], 0.1])
+    dtypes = [dtype for dtype in roof.peaks if dtype in set(rows["dtype"])] or list(roof.peaks)[:1]
+    top = max(roof.peaks[dtype] for dtype in dtypes)
+    least = min([*rows["intensity"], 0.1])
     slowest = min(rate for _, rate in roof.bandwidths)
     style.use_log_scales(axis)
-    axis.set_xlim(least / 1.5, max([*shown["intensity"], top / slowest]) * 4)
-    axis.set_ylim(min([*shown["gflops"], top / 100]) / 1.6, 2.2 * top)
+    axis.set_xlim(least / 1.5, max([*rows["intensity"], top / slowest]) * 4)
+    axis.set_ylim(min([*rows["gflops"], top / 100]) / 1.6, 2.2 * top)
     _draw_slopes(axis, _choose(roof.bandwidths), top, roof.spread)
-    for dtype in used:
+    for dtype in dtypes:
         peak = roof.peaks[dtype]
         axis.axhline(peak, color=style.Ink.TEXT, linewidth=1.4)
         axis.axhspan(peak / (1 + roof.spread), peak, color=style.Ink.TEXT, alpha=0.1, linewidth=0)
         style.write_beside(axis, peak, f"{dtype}: {peak:.0f} GFLOP/s", 5)
-    _draw_dots(figure, axis, shown)
+    _draw_dots(figure, axis, rows)
     axis.set_ylabel("GFLOP/s")
     varied = f"; peaks vary by {100 * roof.spread:.0f} % between processes" if roof.spread else ""
     axis.set_xlabel(f"operations per byte; area of a dot: its time{varied}")
-    note = f"shown: {100 * shown['share'].sum():.0f} % of the time"
+    note = f"shown: {100 * rows['share'].sum():.0f} % of the time"
     style.add_key(figure, style.COLORS, note=note)
     return figure
 
 
 def _choose(bandwidths: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    chosen: list[tuple[int, float]] = []
+    lines: list[tuple[int, float]] = []
     for size, rate in bandwidths:
-        if not chosen or rate < 0.7 * chosen[-1][1]:
-            chosen.append((size, rate))
-    return [*chosen[: _LINES - 1], *chosen[-1:]] if len(chosen) > _LINES else chosen
+        if not lines or rate < 0.7 * lines[-1][1]:
+            lines.append((size, rate))
+    return [*lines[: _LINES - 1], *lines[-1:]] if len(lines) > _LINES else lines
 
 
 def _draw_slopes(
@@ -224,15 +224,15 @@ def _draw_slopes(
                       rotation_mode="anchor")  # fmt: skip
 
 
-def _draw_dots(figure: Chart, axis: Axes, shown: pd.DataFrame) -> None:
-    if shown.empty:
+def _draw_dots(figure: Chart, axis: Axes, rows: pd.DataFrame) -> None:
+    if rows.empty:
         return
-    area = _LARGEST_DOT * shown["mean_ms"] / shown["mean_ms"].max()
-    axis.scatter(shown["intensity"], shown["gflops"], s=area.clip(lower=8), alpha=0.65,
-                 c=[style.color_of(c) for c in shown["category"]], edgecolors="white",
+    area = _LARGEST_DOT * rows["mean_ms"] / rows["mean_ms"].max()
+    axis.scatter(rows["intensity"], rows["gflops"], s=area.clip(lower=8), alpha=0.65,
+                 c=[style.color_of(c) for c in rows["category"]], edgecolors="white",
                  linewidths=0.6, zorder=3)  # fmt: skip
     numbers = list[np.ndarray]()
-    for number, row in enumerate(shown.nlargest(_NAMED, "mean_ms").itertuples()):
+    for number, row in enumerate(rows.nlargest(_NAMED, "mean_ms").itertuples()):
         # In its dot, or beside it where another number is; the list is below the axis.
         dot = axis.transData.transform((row.intensity, row.gflops)) * 72 / figure.dpi
         beside = list(itertools.product((0, -12, 12), (0, -10, 10)))

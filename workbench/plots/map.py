@@ -41,7 +41,7 @@ def show_map(program: Program, top: int) -> Iterator[str | Table]:
         yield _show_facts(program)
         yield "Only the runtime can read its operators."
         return
-    rows = pd.DataFrame(list_operators(layers))
+    rows = pd.DataFrame(list_steps(layers))
     if len(rows):
         yield show_note(*_count_places(rows), leads=True)
     yield _show_facts(program)
@@ -179,7 +179,7 @@ def _count_places(rows: pd.DataFrame) -> Iterator[str]:
 def _show_layers(rows: pd.DataFrame, top: int) -> Table:
     """The layers in the order of execution."""
     groups = rows.groupby("layer", sort=False)
-    joined = groups["place"].agg(lambda places: ", ".join(dict.fromkeys(places)))
+    places = groups["place"].agg(lambda places: ", ".join(dict.fromkeys(places)))
     layers = groups.agg(
         **{"class": ("class", "first")},
         operators=("operator", "size"),
@@ -187,14 +187,14 @@ def _show_layers(rows: pd.DataFrame, top: int) -> Table:
         weights=("weights", "sum"),
         source=("source", "first"),
     )
-    layers.insert(1, "runs in", joined)
+    layers.insert(1, "runs in", places)
     layers["weights"] = layers["weights"].map(lambda size: format_size(size) if size else "")
     layers = layers.reset_index()
     layers["layer"] = layers["layer"].map(name_layer)
-    kept = [str(name) for name in layers if any(layers[name])]
+    names = [str(name) for name in layers if any(layers[name])]
     more = f"; the first {top} of {len(layers)}" if len(layers) > top else ""
     caption = f"Layers in the order of execution{more}"
-    return show_table(layers[kept], top=top, caption=caption)
+    return show_table(layers[names], top=top, caption=caption)
 
 
 def _fold(noun: str, frame: pd.DataFrame) -> Table:
@@ -207,7 +207,7 @@ def _fold(noun: str, frame: pd.DataFrame) -> Table:
     return show_table(frame, top=_ROWS).fold(head + more)
 
 
-def list_operators(layers: Layers) -> Iterator[dict[str, Any]]:
+def list_steps(layers: Layers) -> Iterator[dict[str, Any]]:
     """A row for each operator in the order of execution; those of a delegate are named after it.
 
     Weights that several operators read are those of the first.

@@ -63,8 +63,8 @@ def _show_answer(source: Run | Comparison, *, with_findings: bool = False) -> It
     disturbed = describe_use(uses) if any(use.busy for use in uses) else []
     if disturbed:
         yield show_note(*(f"{text}." for text in disturbed))
-    said = [*disturbed, *(ab.verdict.objections if ab else ())]
-    yield from _fold_caveats([text for text in source.caveats if text not in said])
+    sentences = [*disturbed, *(ab.verdict.objections if ab else ())]
+    yield from _fold_caveats([text for text in source.caveats if text not in sentences])
 
 
 def show_applied(applied: Applied) -> Iterator[Table]:
@@ -77,8 +77,8 @@ def show_applied(applied: Applied) -> Iterator[Table]:
         lines.append(f"No lines to write: {applied.unmapped}.")
     yield show_note(*lines)
     if applied.diff:
-        marked = "\n".join(map(_color_line, applied.diff.splitlines()))
-        page = f"<p>Write these lines:</p><pre><code>{marked}</code></pre>"
+        diff = "\n".join(map(_color_line, applied.diff.splitlines()))
+        page = f"<p>Write these lines:</p><pre><code>{diff}</code></pre>"
         yield Table(page, f"```diff\n{applied.diff}```", (applied.diff.rstrip(),))
 
 
@@ -121,20 +121,10 @@ def _draw_sides(sides: Sequence[Measurement]) -> Table:
     labels = [m.label for m in sides]
     if len(set(labels)) < len(labels):  # of two runs
         labels = number_equal(name_runs(sides))
-    named = dict(zip(labels, sides, strict=True))
-    times = {name: describe_latency(m.statistics) for name, m in named.items() if not m.emulated}
-    if any(not m.sessions for m in sides):
-        return show_note("; ".join(map(": ".join, times.items())))
-    # What both intervals are is said once.
-    intervals = {text.partition(" (")[2].rstrip(")") for text in times.values()}
-    if len(intervals) == 1:
-        times = {name: text.partition(" (")[0] for name, text in times.items()}
-    for name, m in named.items():
-        if m.name == "native" and name in times:
-            times[name] += " (all extensions of this CPU)"
-    note = f"\N{PLUS-MINUS SIGN}: {intervals.pop()}" if len(intervals) == 1 else ""
-    categories = {name: m.categories for name, m in named.items()}
-    return show_bars(categories, times, note, {name: m.use for name, m in named.items()})
+    if all(m.sessions for m in sides):
+        return show_bars(dict(zip(labels, sides, strict=True)))
+    latencies = (describe_latency(m.statistics) for m in sides)
+    return show_note("; ".join(map(": ".join, zip(labels, latencies, strict=True))))
 
 
 def list_findings(findings: Sequence[Finding], top: int) -> Table:

@@ -60,17 +60,17 @@ class _Fold:
 def fold_lines(lines: Mapping[int, str]) -> list[int | _Fold]:
     """Lines by their numbers as a tree of classes and functions, told by their indentation."""
     top: list[int | _Fold] = []
-    opened: list[_Fold] = []
+    folds: list[_Fold] = []
     for number, text in lines.items():
         bare = text.strip()
         indent = len(text) - len(text.lstrip())
-        while opened and bare and indent <= opened[-1].indent and bare[0] not in ")]}#":
-            opened.pop()
-        place = opened[-1].parts if opened else top
-        if _FOLD.match(text) and len(opened) < _DEEPEST:
+        while folds and bare and indent <= folds[-1].indent and bare[0] not in ")]}#":
+            folds.pop()
+        place = folds[-1].parts if folds else top
+        if _FOLD.match(text) and len(folds) < _DEEPEST:
             fold = _Fold(number, indent)
             place.append(fold)
-            opened.append(fold)
+            folds.append(fold)
         else:
             place.append(number)
     return top
@@ -82,35 +82,35 @@ def show_source(m: Measurement, top: int) -> Iterator[str | Table]:
         yield NO_LAYERS
         return
     table = m.source
-    known = table[table["file"] != ""]
-    if known.empty:
+    located = table[table["file"] != ""]
+    if located.empty:
         yield "No line is known of any operator: the export has none, or exec made its code."
         return
-    yield _summarize(m, known)
+    yield _summarize(m, located)
     page = _Page(m, table)
-    files = known.groupby("file")["mean_ms"].sum().sort_values(ascending=False, kind="stable")
+    files = located.groupby("file")["mean_ms"].sum().sort_values(ascending=False, kind="stable")
     parts = [page.draw_file(str(file)) for file in files.index]
     lacks = {"one": not page.compared, "bare": not page.timed}
     kind = " ".join(["wb-src", *(name for name, applies in lacks.items() if applies)])
-    shown = printable(f'<div class="{kind}">{page.heads()}{"".join(parts)}</div>')
-    yield Table(f"<style>{_CSS.read_text()}</style>{shown}", page.write())
+    sheet = printable(f'<div class="{kind}">{page.heads()}{"".join(parts)}</div>')
+    yield Table(f"<style>{_CSS.read_text()}</style>{sheet}", page.write())
     if not page.timed:
         return
     caption = "The lines with the most time"
     columns = ["source", "code", "mean_ms", "share"]
     columns += ["baseline_ms", "speedup", "outcome"] if page.compared else []
-    places = known["file"] + ":" + known["line"].astype(str)
-    lines = known.assign(source=places, code=[page.code(place).strip() for place in places])
+    places = located["file"] + ":" + located["line"].astype(str)
+    lines = located.assign(source=places, code=[page.code(place).strip() for place in places])
     yield show_table(lines, columns, top=top).fold(caption)
 
 
-def _summarize(m: Measurement, known: pd.DataFrame) -> str:
+def _summarize(m: Measurement, located: pd.DataFrame) -> str:
     """How much of the latency has a line."""
-    lines, files = plural(len(known), "line"), plural(known["file"].nunique(), "file")
+    lines, files = plural(len(located), "line"), plural(located["file"].nunique(), "file")
     if m.emulated or m.use.blank:
         why = EMULATED if m.emulated else "their times are unknown: see the caveats"
         return f"{lines} of {files}; {why}."
-    spent, share = known["mean_ms"].sum(), format_share(known["share"].sum())
+    spent, share = located["mean_ms"].sum(), format_share(located["share"].sum())
     rest = m.latency_ms - spent
     text = f"{lines} of {files} take {format_ms(spent)} ({share}) of {format_ms(m.latency_ms)}"
     return f"{text}; {format_ms(rest)} ({format_share(rest / m.latency_ms)}) has no line."
@@ -143,7 +143,7 @@ class _Page:
         self, findings: Sequence[Finding]
     ) -> dict[str, list[tuple[int, Finding, str]]]:
         """The findings at each line: number, finding, and the line with most of its time."""
-        placed: dict[str, list[tuple[int, Finding, str]]] = {}
+        findings_by_place: dict[str, list[tuple[int, Finding, str]]] = {}
         for number, finding in enumerate(findings, 1):
             spent = {
                 place: rows.loc[rows["key"].isin(set(finding.operators)), "mean_ms"].sum()
@@ -152,8 +152,8 @@ class _Page:
             }
             for place in spent:
                 main = max(spent, key=spent.__getitem__)
-                placed.setdefault(place, []).append((number, finding, main))
-        return placed
+                findings_by_place.setdefault(place, []).append((number, finding, main))
+        return findings_by_place
 
     def heads(self) -> str:
         """The names of the columns."""
@@ -172,14 +172,14 @@ class _Page:
         time = f": {format_ms(spent)}, {format_share(share)}" if self.timed else ""
         head = f'<p class="name">{html.escape(file)}{time}</p>'
         lines = {**self._lines_of(file)}
-        marked = {row["line"] for row in rows}
-        if not marked & lines.keys():
+        timed = {row["line"] for row in rows}
+        if not timed & lines.keys():
             head += f"<p>{html.escape(NO_TEXT.format(file))}</p>"
-        for number in marked - lines.keys():
+        for number in timed - lines.keys():
             lines[number] = ""
         numbers = sorted(lines)[:_MOST_LINES]
-        others = {line for name, line in map(split_place, self.joined) if name == file}
-        near = {n for line in marked | others for n in range(line - CONTEXT, line + CONTEXT + 1)}
+        joined = {line for name, line in map(split_place, self.joined) if name == file}
+        near = {n for line in timed | joined for n in range(line - CONTEXT, line + CONTEXT + 1)}
         folds = fold_lines({number: lines[number] for number in numbers})
         body = self._draw_parts(file, lines, folds, near)
         return f'{head}<div role="group" aria-label="{html.escape(file)}">{body}</div>'
@@ -311,8 +311,8 @@ class _Page:
             facts = to_html(f"Gain: {gain}. To do: {action}.")
             notes += f'<div class="k"><b>{to_html(head)}</b> {facts}</div>'
         if elsewhere:
-            told = (f"{', '.join(numbers)}: see {main}" for main, numbers in elsewhere.items())
-            notes += f'<div class="k s">Also {to_html("; ".join(told))}</div>'
+            texts = (f"{', '.join(numbers)}: see {main}" for main, numbers in elsewhere.items())
+            notes += f'<div class="k s">Also {to_html("; ".join(texts))}</div>'
         return notes
 
     def _draw_layers(self, place: str) -> str:

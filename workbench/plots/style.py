@@ -132,8 +132,8 @@ class Chart(Figure):
         for legend in self.legends:
             key += [text.get_text() for text in legend.get_texts()]
         parts += [*self.rows_text, f"key: {', '.join(key)}" if key else ""]
-        said = (" ".join(part.split()) for part in parts)
-        return "; ".join(dict.fromkeys(filter(None, said)))
+        texts = (" ".join(part.split()) for part in parts)
+        return "; ".join(dict.fromkeys(filter(None, texts)))
 
     def __repr__(self) -> str:
         return f"Figure. {self.alt_text}"
@@ -193,7 +193,7 @@ def _describe_rows(axis: Axes, first: Axes) -> list[str]:
     for text in filter(Text.get_text, axis.texts):
         height = text.xy[1] if isinstance(text, Annotation) else text.get_position()[1]
         rows.setdefault(names.get(round(height), ""), []).append(text.get_text())
-    return [f"{name}: {', '.join(said)}".strip(": ") for name, said in rows.items()]
+    return [f"{name}: {', '.join(words)}".strip(": ") for name, words in rows.items()]
 
 
 def set_head(axis: Axes, text: str) -> None:
@@ -331,12 +331,12 @@ def draw_speedup(axis: Axes, row: int, entry: Any) -> None:
     colors = dict.fromkeys(("faster", "less"), Ink.FASTER) | dict.fromkeys(
         ("slower", "more"), Ink.SLOWER
     )
-    color, shown = colors.get(entry.outcome, Ink.TEXT), entry.outcome in colors
+    color, is_shown = colors.get(entry.outcome, Ink.TEXT), entry.outcome in colors
     if math.isfinite(entry.low):
         draw_interval(axis, row, entry.low, entry.high, color=color, width=2.2)
     axis.plot(entry.speedup, row, "o", markersize=8, markeredgewidth=1.8, color=color,
-              markerfacecolor=color if shown else "white")  # fmt: skip
-    write_beside(axis, row, write_ratio(entry.speedup, entry.low, entry.high), bold=shown)
+              markerfacecolor=color if is_shown else "white")  # fmt: skip
+    write_beside(axis, row, write_ratio(entry.speedup, entry.low, entry.high), bold=is_shown)
     write_beside(axis, row, entry.outcome, 150, color=Ink.FAINT)
 
 

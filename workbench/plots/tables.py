@@ -57,7 +57,8 @@ _SHORT_CSS = "# td.c{0}{{white-space:nowrap}}"
 _CHIP_CSS = "white-space:nowrap;border-left:.75em solid"
 NOT_RECORDED = "Not recorded in this run."
 _PROSE_LETTERS = 24  #: Letters of a text beyond which its column needs some width.
-_SHORT_LETTERS, _LINE_LETTERS = 8, 48  #: Letters of a text, and of a source line, on one line.
+#: Letters of a text, of a name and of a source line on one line.
+_SHORT_LETTERS, _WORD_LETTERS, _LINE_LETTERS = 8, 16, 48
 _CAPTION_LETTERS = 52  #: Letters of a caption on one line, also on a phone.
 _WIDE = 90  #: Letters in a row beyond which a table may need to be scrolled.
 
@@ -138,11 +139,11 @@ def show_note(*lines: str, leads: bool = False) -> Table:
 
     If it ``leads``, the first one is larger.
     """
-    shown = [line for line in lines if line]
-    paragraphs = "".join(f"<p>{to_html(line)}</p>" for line in shown)
+    sentences = [line for line in lines if line]
+    paragraphs = "".join(f"<p>{to_html(line)}</p>" for line in sentences)
     if leads:
         paragraphs = paragraphs.replace("<p>", '<p style="font-size:1.2em;font-weight:600">', 1)
-    text = "\n>\n".join(f"> {to_markdown(line, pipes=False)}" for line in shown)
+    text = "\n>\n".join(f"> {to_markdown(line, pipes=False)}" for line in sentences)
     return Table(f"<blockquote>{paragraphs}</blockquote>", text)
 
 
@@ -200,15 +201,15 @@ def show_table(
     for name in () if columns is None else columns:
         if name not in frame:
             raise unknown_name("column", name, map(str, frame.columns))
-    shown = (frame if columns is None else frame[list(columns)]).iloc[:top]
+    rows = (frame if columns is None else frame[list(columns)]).iloc[:top]
     if is_emulated(frame):
         caption = f"{caption} ({EMULATED})" if caption else EMULATED
-    known = describe_columns(frame)
-    columns_shown = [
-        _write_column(name, shown.iloc[:, place], *known.get(name, ("", "")))
-        for place, name in enumerate(map(str, shown))
+    meanings = describe_columns(frame)
+    written = [
+        _write_column(name, rows.iloc[:, place], *meanings.get(name, ("", "")))
+        for place, name in enumerate(map(str, rows))
     ]
-    grid = Grid(tuple(columns_shown), caption, links)
+    grid = Grid(tuple(written), caption, links)
     return Table(_write_html(grid), _write_markdown(grid), (grid,))
 
 
@@ -216,7 +217,7 @@ def show_aligned(aligned: pd.DataFrame, *, top: int = 12) -> Table:
     """E2E and the parts with the most time in any run; speed-ups only where significant."""
     largest = aligned.groupby("name", sort=False)["time_ms"].max()
     parts = largest.drop("E2E", errors="ignore").nlargest(top).index
-    chosen = ["E2E", *parts] if "E2E" in largest else list(parts)
+    names = ["E2E", *parts] if "E2E" in largest else list(parts)
     first = aligned["time_ms"].groupby(aligned["name"], sort=False).transform("first")
     # On a busy machine, mean times may contradict the ratio of typical ones, which is not said.
     agrees = (first > aligned["time_ms"]) == (aligned["speedup"] > 1)
@@ -225,8 +226,8 @@ def show_aligned(aligned: pd.DataFrame, *, top: int = 12) -> Table:
     ratios = ratios.where(significant, "")
     times = aligned["time_ms"]
     cells = aligned.assign(text=format_range(times.max(), *times)[1:] + ratios)
-    wide, caption = put_side_by_side(cells, chosen)
-    wide.insert(0, aligned["level"].iloc[-1], chosen)
+    wide, caption = put_side_by_side(cells, names)
+    wide.insert(0, aligned["level"].iloc[-1], names)
     return show_table(wide, caption=f"Mean times; speed-ups where one was shown{caption}")
 
 
@@ -328,6 +329,8 @@ def _style_column(column: Column, width: int) -> str:
     """How a column is set: a source line and short words are not broken."""
     if column.is_number:
         return _NUMBER_CSS
-    if width <= (_LINE_LETTERS if column.name == "source" else _SHORT_LETTERS):
+    is_word = column.name == "name" and not any(" " in cell for cell in column.cells)
+    most = _LINE_LETTERS if column.name == "source" else _SHORT_LETTERS
+    if width <= (_WORD_LETTERS if is_word else most):
         return _SHORT_CSS
     return _PROSE_CSS if width > _PROSE_LETTERS else ""

@@ -241,8 +241,8 @@ def _layers(m: Measurement, top: int) -> Iterator[Part]:
 def _speedups(ab: Comparison, top: int) -> Iterator[Part]:
     """The speed-ups of E2E and categories as a figure, and the layers that changed most."""
     keys = drop_overhead(pd.concat([ab.baseline.operators, ab.candidate.operators]))["key"]
-    judged = ab.operators[["key", "candidate_key"]].isin(set(keys)).any(axis=1)
-    tables = {"operators": ab.operators[judged]}
+    is_judged = ab.operators[["key", "candidate_key"]].isin(set(keys)).any(axis=1)
+    tables = {"operators": ab.operators[is_judged]}
     if ab.layers is not None:
         tables["layers"] = ab.layers
     what, parts = [*tables.items()][-1]
@@ -294,11 +294,11 @@ def _dtypes(m: Measurement, top: int) -> Iterator[Part]:
         yield "Not applicable: fp32, or a program of unknown origin."
         return
     yield f"{describe_dtypes(m.dtypes)}."
-    others = m.dtypes[m.dtypes["reason"] != ""]
-    if len(others):
-        others = others.assign(name=label_operators(others))
+    rows = m.dtypes[m.dtypes["reason"] != ""]
+    if len(rows):
+        rows = rows.assign(name=label_operators(rows))
         columns = ["name", "dtype", "mean_ms", "share", "reason"]
-        yield show_table(others, columns, top=top, caption="What ran in another dtype")
+        yield show_table(rows, columns, top=top, caption="What ran in another dtype")
     if m.export.noise:
         noise = pd.DataFrame(m.export.noise)
         noise["module"] = noise["module"].map(name_layer)
@@ -372,13 +372,13 @@ def _roofline(m: Measurement, top: int) -> Iterator[Part]:
 def _rules(run: Run, top: int) -> Iterator[Part]:
     """The rules that place the run's operators in categories, in the order of their trial."""
     rules = pd.DataFrame(run.scheme.rules)
-    used = rules[rules["name"].isin(run.subject.ledger["rule"])]
-    caption = f"{len(used)} of {len(rules)} rules, which place all operators of {run.subject.label}"
+    rows = rules[rules["name"].isin(run.subject.ledger["rule"])]
+    caption = f"{len(rows)} of {len(rules)} rules, which place all operators of {run.subject.label}"
     # The family says as much as the name.
     columns = ["name", "operators", "category", "kind", "why"]
-    names = used["operators"].map(", ".join)
-    used = used.assign(operators=[shorten(text, _NAMES, placeholder=" ...") for text in names])
-    yield show_table(used, columns, caption=caption)
+    names = rows["operators"].map(", ".join)
+    rows = rows.assign(operators=[shorten(text, _NAMES, placeholder=" ...") for text in names])
+    yield show_table(rows, columns, caption=caption)
 
 
 def _quality(run: Run, top: int) -> Iterator[Part]:

@@ -50,8 +50,8 @@ def write_explorer(names: dict[str, Any]) -> None:
     from workbench.explorer.page import explorer_page
 
     path = Path(names["run_dir"])
-    opened = (value for value in names.values() if isinstance(value, Run))
-    run = next((run for run in opened if run.path == path), None) or open_run(path)
+    runs = (value for value in names.values() if isinstance(value, Run))
+    run = next((run for run in runs if run.path == path), None) or open_run(path)
     atomic_write(run.output / EXPLORER_HTML, explorer_page(run))
     programs = ", ".join(program.stem for program in run.record.plan.all_programs)
     title = " and ".join(dict.fromkeys(p.model for p in run.record.plan.all_programs))
@@ -118,8 +118,8 @@ def _check_programs(run: Run) -> Iterator[Row]:
     for program in programs:
         pte = artifacts_dir(run.path.parent.parent) / Path(program.pte).name
         # Of another size or dtype, a file of one name may be there again.
-        measured = [each.sha256 for each in programs if Path(each.pte).name == pte.name]
-        if pte.is_file() and sha256_of(pte) not in measured:
+        hashes = [each.sha256 for each in programs if Path(each.pte).name == pte.name]
+        if pte.is_file() and sha256_of(pte) not in hashes:
             yield pte.name, "fail", "is not the program that ran (SHA-256)"
         layers = kept_layers(run.path, program.name)
         if layers.exists() and load_layers(layers, program.sha256) is None:
@@ -310,8 +310,8 @@ def _sum_runs(ledger: pd.DataFrame) -> pd.Series:
 def _e2e(times: pd.Series, process: int) -> Mapping[str, Any]:
     """Statistics of ``Method::execute`` in the traced runs of a process, as traced."""
     processes = times.index.get_level_values("process").to_numpy()
-    chosen = processes == process
-    return summarize_times(times.to_numpy()[chosen], processes[chosen])
+    is_chosen = processes == process
+    return summarize_times(times.to_numpy()[is_chosen], processes[is_chosen])
 
 
 def _folder(run_dir: Path) -> str:

@@ -14,7 +14,6 @@ from workbench.analysis.compare_runs import (
     describe_programs,
     describe_uses,
 )
-from workbench.analysis.describe import describe_latency
 from workbench.analysis.findings.graph import name_kernel
 from workbench.analysis.findings.text import abridge_gain, describe_cause
 from workbench.analysis.operators import name_function
@@ -85,23 +84,13 @@ def _write_explorers(several: Comparisons) -> tuple[dict[str, str], dict[str, st
     return pages, links
 
 
-def _draw_sides(several: Comparisons) -> Iterator[Table]:
-    """Bars of the categories of each measurement."""
-    sides = several.silicon
-    if sides:
-        times = {name: describe_latency(m.statistics) for name, m in sides.items()}
-        categories = {name: m.categories for name, m in sides.items()}
-        uses = {name: m.use for name, m in sides.items()}
-        yield show_bars(categories, times, uses=uses, ratios=_list_ratios(several))
-
-
 def _list_ratios(several: Comparisons) -> dict[str, float]:
     """Of two measurements, the speed-up of each category where one was shown."""
     if len(several.silicon) != _PAIR:
         return {}
     (pair,) = several.others.values()
-    shown = pair.categories[pair.categories["outcome"].isin(["faster", "slower"])]
-    return dict(zip(shown["name"], shown["speedup"], strict=True))
+    rows = pair.categories[pair.categories["outcome"].isin(["faster", "slower"])]
+    return dict(zip(rows["name"], rows["speedup"], strict=True))
 
 
 def _contrast_operators(several: Comparisons) -> Iterator[tuple[str, str]]:
@@ -124,9 +113,9 @@ def _count_kernels(m: Measurement) -> Counter[str]:
 
 
 def _list_kernels(counts: Counter[str]) -> str:
-    named = [f"{count} {name}" for name, count in counts.most_common(_KERNELS)]
+    texts = [f"{count} {name}" for name, count in counts.most_common(_KERNELS)]
     rest = counts.total() - sum(count for _, count in counts.most_common(_KERNELS))
-    return ", ".join(named) + (f" and {rest} more" if rest else "")
+    return ", ".join(texts) + (f" and {rest} more" if rest else "")
 
 
 def _contrast_findings(several: Comparisons) -> Iterator[Table]:
@@ -178,7 +167,8 @@ def _answer(several: Comparisons) -> Iterator[Table]:
         *changes.values(),
     ]
     yield show_note(*several.answers, *marks, leads=True)
-    yield from _draw_sides(several)
+    if several.silicon:
+        yield show_bars(several.silicon, ratios=_list_ratios(several))
     yield from _contrast_findings(several)
     verdicts = [f"{row.run}: {row.verdict}" for row in runs.itertuples() if row.verdict]
     count = plural(len(verdicts), "comparison") + " within the runs"

@@ -111,9 +111,9 @@ def compare_named(
         return judge_pairs(pairs, limits, [*pairs], notes, verdicts=True)
     subject = ""
     if len(names) == 1 and not any(split_name(names[0])[1:]):
-        own = open_run(names[0]).compare()
-        sides = own.baseline, own.candidate
-        subject = f"{own.candidate.label} against {own.baseline.label}"
+        pair = open_run(names[0]).compare()
+        sides = pair.baseline, pair.candidate
+        subject = f"{pair.candidate.label} against {pair.baseline.label}"
         names = [f"{names[0]}:{side.name}:{side.threads}" for side in sides]
     check_several(names)
     measurements = find_measurements(names, categories)
@@ -145,8 +145,8 @@ def judge_pairs(
 ) -> Gate:  # fmt: skip
     """Hold latency, memory and starts of comparisons to limits; with their verdicts if asked."""
     latencies = tabulate_pairs(pairs).assign(subject=subjects)
-    judged = zip(pairs.values(), latencies["outcome"], strict=True)
-    texts = [replace(pair.verdict, outcome=outcome).text for pair, outcome in judged if verdicts]
+    outcomes = zip(pairs.values(), latencies["outcome"], strict=True)
+    texts = [replace(pair.verdict, outcome=outcome).text for pair, outcome in outcomes if verdicts]
     rows, resources = judge_latencies(latencies, limits), _judge_resources(pairs, limits)
     return Gate(rows, tuple(texts), None, tuple(notes), resources, limits)
 
@@ -168,13 +168,13 @@ def _judge_resources(pairs: Mapping[str, Comparison], limits: Limits) -> pd.Data
     table = pd.concat(frames, names=["subject"]).reset_index("subject").reset_index(drop=True)
     if table["resource"].isin(["latency"]).all():
         return None
-    shown = (table["outcome"] == "more") | (table["resource"] == "peak memory")
-    table = table.assign(gate=judge_limit(table, table["resource"].map(limits), shown))
+    is_shown = (table["outcome"] == "more") | (table["resource"] == "peak memory")
+    table = table.assign(gate=judge_limit(table, table["resource"].map(limits), is_shown))
     return table if len(frames) > 1 else table.drop(columns="subject")
 
 
 def judge_limit(
-    ratios: pd.DataFrame, limit: float | pd.Series | None, shown: pd.Series
+    ratios: pd.DataFrame, limit: float | pd.Series | None, is_shown: pd.Series
 ) -> pd.Series:
     """Whether ratios of candidate to baseline, by their intervals and outcomes, keep to a limit.
 
@@ -183,7 +183,7 @@ def judge_limit(
     ``undecided``: more restarts would tell. ``open`` without a limit.
     """
     most = 1 + pd.Series(limit, ratios.index, dtype=float)
-    failed = (ratios["outcome"] == WRONG) | (ratios["low"] > most) & shown
+    failed = (ratios["outcome"] == WRONG) | (ratios["low"] > most) & is_shown
     choices = [most.isna(), failed, ratios["high"] <= most]
     gate = np.select(choices, ["open", "failed", "passed"], "undecided")
     return pd.Series(gate, ratios.index, dtype="str")

@@ -58,8 +58,8 @@ def read_question(body: bytes) -> dict[str, object]:
     """The fields of a request; UsageError for a body without any, or much longer than a path."""
     if len(body) <= LONGEST_BODY:
         with contextlib.suppress(ValueError, RecursionError):
-            if isinstance(asked := json.loads(body), dict):
-                return asked
+            if isinstance(question := json.loads(body), dict):
+                return question
     raise UsageError("asks for no file", hint='send {"path": FILE} as JSON')
 
 

@@ -310,5 +310,5 @@ def _finish(
     """The notebook without the closing cell, and what that displayed."""
     notebook.metadata.papermill["input_path"] = template.name
     outputs = notebook.cells.pop().outputs if closing else []
-    shown = [output.data for output in outputs if output.output_type == "display_data"]
-    return notebook, next((data["application/json"] for data in shown), {})
+    documents = [output.data for output in outputs if output.output_type == "display_data"]
+    return notebook, next((data["application/json"] for data in documents), {})

@@ -79,7 +79,8 @@ def make_report(
 
     The notebook is kept with its results as ``report.ipynb``; ``report.html`` and ``report.md``
     show it without code, and its brief sections become ``<stem>_pipeline_summary.md``. The report
-    links to ``explore.html``, which shows the run interactively.
+    links to ``explore.html``, which shows the run interactively. Returns the page, the Markdown and
+    the executed notebook.
 
     Parameters
     ----------
@@ -87,19 +88,11 @@ def make_report(
         A run or its folder.
     baseline, categories
         As for `open_run`.
-    notebook
-        A notebook with a cell tagged ``parameters`` that has ``run_dir``; ``16_report`` by default.
-    parameters
-        Values of its other parameters.
-    kernel
-        Where to run it, if a kernel was started before.
-    progress
-        Called with the cell that runs and the fraction done.
-
-    Returns
-    -------
-    tuple of Path
-        The page, the Markdown and the executed notebook.
+    notebook, parameters
+        A notebook with a cell tagged ``parameters`` that has ``run_dir``, by default ``16_report``,
+        and values of its other parameters.
+    kernel, progress
+        A kernel that was started before; called with the cell that runs and the fraction done.
 
     Raises
     ------
@@ -110,10 +103,7 @@ def make_report(
 
     Examples
     --------
-    >>> import shutil, tempfile
-    >>> folder = shutil.copytree(wb.sample_run("toy_cnn"), tempfile.mkdtemp() + "/run")
-    >>> [path.name for path in wb.make_report(folder)]  # doctest: +SKIP
-    ['report.html', 'report.md', 'report.ipynb']
+    >>> page, markdown, notebook = wb.make_report("out_net/runs/linux")  # doctest: +SKIP
     """
     options = {"baseline": baseline, "categories": str(categories)}
     options = {name: value for name, value in options.items() if value}

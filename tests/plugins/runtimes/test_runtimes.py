@@ -255,6 +255,16 @@ def test_the_largest_category_is_that_of_each_runtime():
         assert f"bottleneck {ours.idxmax()} {shares.replace('%', ' %')}; same outputs" in ab.text
 
 
+def test_a_speedup_is_the_ratio_of_the_times_beside_it():
+    """Both are scaled to the latency, as tracing slows the runtimes differently."""
+    for ab in recorded("Sentences").comparisons:
+        ratios = ab.layers["baseline_ms"] / ab.layers["candidate_ms"]
+        assert ab.layers["speedup"].to_list() == pytest.approx(ratios.to_list(), rel=0.07)
+        is_long = ab.layers[["baseline_ms", "candidate_ms"]].min(axis=1) > 0.05
+        assert is_long.sum() >= 4
+        assert (ab.layers["speedup"] / ratios - 1)[is_long].abs().max() < 0.01
+
+
 def test_findings_are_about_the_program_of_which_there_is_one():
     assert "first program" not in str(wb.show(recorded("Sentences"), "findings"))
 

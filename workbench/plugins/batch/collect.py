@@ -14,7 +14,7 @@ _FRAME = (
 )
 
 
-def collect_runs(runs: Sequence[Run | str | Path], *, height: int = 760) -> Table:
+def collect_runs(runs: Sequence[Run | str | Path], *, height: int = 800) -> Table:
     """Put runs on the page that a batch makes: filters, speed-ups, bottlenecks, all measurements.
 
     It is ``height`` pixels high; `batch` writes the same page as a file, with links to reports.

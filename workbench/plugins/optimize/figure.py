@@ -96,29 +96,37 @@ def _name_dots(
     for at in sorted(range(len(names)), key=lambda at: names[at] not in first):
         others = taken[:at] + taken[at + 1 :]
         places = (
-            (text, shift, box)
+            (text, side, shift, box)
             for text in (names[at], names[at].partition(":")[0])  # a name alone needs less room
-            for shift, box in _list_places(text, middles[at], radii[at], left, right)
+            for side, shift, box in _list_places(text, middles[at], radii[at], left, right)
             if not any(map(box.overlaps, others))
         )
-        for text, shift, box in islice(places, 1):
+        for text, side, shift, box in islice(places, 1):
             axis.annotate(text, dots[at], shift, textcoords="offset points", va="center",
-                          ha="center", fontsize=8, color=Ink.TEXT)  # fmt: skip
+                          ha=side, fontsize=8, color=Ink.TEXT)  # fmt: skip
             taken.append(box)
 
 
 def _list_places(
     text: str, middle: np.ndarray, radius: float, left: float, right: float
-) -> Iterator[tuple[tuple[float, float], Bbox]]:
-    """Where a label may stand beside, above or below its dot, inside the axis; all in points."""
+) -> Iterator[tuple[str, tuple[float, float], Bbox]]:
+    """Where a label may stand beside, above or below its dot, inside the axis; all in points.
+
+    With the side of the text that is there, and the room that it takes.
+    """
     half = np.array([_LETTER * len(text), _HEIGHT]) / 2
-    beside, above = radius + 2 + half[0], radius + 1 + half[1]
+    beside, above = radius + 2, radius + 1 + half[1]
     inward = max(0.0, left + 1 + half[0] - middle[0])
     inward += min(0.0, right - 1 - half[0] - middle[0])
-    for shift in ((beside, 0.0), (-beside, 0.0), (inward, above), (inward, -above)):
-        box = Bbox([middle + shift - half, middle + shift + half])
+    places = [
+        ("left", 1, (beside, 0.0)), ("right", -1, (-beside, 0.0)),
+        ("center", 0, (inward, above)), ("center", 0, (inward, -above)),
+    ]  # fmt: skip
+    for side, way, shift in places:
+        center = middle + shift + (way * half[0], 0.0)
+        box = Bbox([center - half, center + half])
         if left < box.x0 and box.x1 < right:
-            yield shift, box
+            yield side, shift, box
 
 
 @draws(Study)
@@ -191,14 +199,12 @@ def plot_noise(study: Study, variant: Variant | None = None, *, top: int = 12) -
     worst = sorted(filter(None, noise), key=lambda layer: -noise[layer])[:top]
     dtypes = [given.get(layer, rest) for layer in worst]
     title = f"Noise of layers, and their dtypes in {variant.name}"
+    ratios = [-10 * math.log10(max(noise[layer], 1e-12)) for layer in worst]
     figure, axis = Chart.new_rows(title, worst, 0.3)
-    for row, (layer, dtype) in enumerate(zip(worst, dtypes, strict=True)):
-        db = -10 * math.log10(max(noise[layer], 1e-12))
-        kept = dtype in _FLOATING
-        color = "#DDDDDD" if kept else Ink.SERIES[0]
-        axis.barh(row, db, 0.7, color=color)
+    for row, (db, dtype) in enumerate(zip(ratios, dtypes, strict=True)):
+        axis.barh(row, db, 0.7, color="#DDDDDD" if dtype in _FLOATING else Ink.SERIES[0])
         axis.annotate(f"{db:.0f} dB, {dtype}", (db, row), (6, 0), textcoords="offset points",
                       va="center", fontsize=9, color=Ink.TEXT)  # fmt: skip
-    axis.set_xlim(0, 120)
+    axis.set_xlim(0, 1.3 * max(ratios, default=60.0))
     axis.set_xlabel("SQNR in dB if the layer is quantised alone; grey: kept in floating point")
     return figure

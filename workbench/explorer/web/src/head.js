@@ -172,11 +172,12 @@ export class Categories {
     this.note.textContent = `mean time in the latency${lines}`;
     this.body.replaceChildren(...rows.map(([name, m]) => this.#bar(name, m, chosen === "share" ? null : longest)));
     const judged = new Map((sides.categories ?? []).map(row => [row.name, row]));
+    const pale = rows.every(([, m]) => m.pale) ? PALE : 0;
     this.chips.replaceChildren(...sides.b.categories.map(row => {
       const found = row.mean_ms > 0 || judged.get(row.category)?.baseline_ms > 0 ? judged.get(row.category) : null;
       const pressed = state.category === row.category;
       return h("button", { type: "button", class: "chip", "aria-pressed": String(pressed), onclick: () => this.#toggle(row.category) },
-        h("span", { class: "swatch", style: `background:${CATEGORIES[row.category]}` }), row.category,
+        h("span", { class: "swatch", style: `background:${mix(CATEGORIES[row.category], this.view.theme.panel, pale)}` }), row.category,
         found && found.outcome !== "emulated" ? h("span", { class: `num v-${found.outcome}` }, vague(found) ? "inconclusive" : ratio(found.speedup, found.low, found.high)) : h("span", { class: "num" }, sides.b.blank ? "" : share(row.share)));
     }));
   }
@@ -227,7 +228,7 @@ export class Categories {
       }
       at += row.mean_ms;
       const dim = state.category && state.category !== row.category;
-      const fill = mix(color, theme.panel, dim ? 0.78 : m.pale ? PALE : 0);
+      const whole = m.pale ? PALE : 0, fill = mix(color, theme.panel, dim ? 0.78 : whole);
       const [time, ...ends] = estimate({ mean: row.mean_ms, low: row.low_ms, high: row.high_ms });
       const text = m.blank ? row.category : `${row.category} ${share(row.share)}, ${time}`;
       const labels = m.blank ? [row.category] : [`${row.category} ${share(row.share)}`, share(row.share)];
