@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from workbench.analysis.compare import compare_restarts
+from workbench.analysis.comparison_tables import compare_restarts
 from workbench.analysis.statistics import clock_of, pick_timed, restart_latencies
 
 

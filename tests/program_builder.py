@@ -10,10 +10,10 @@ import pandas as pd
 
 from workbench.analysis.dataflow import Dataflow
 from workbench.analysis.findings.rules import find_bottlenecks
+from workbench.analysis.operator_times import Times
 from workbench.analysis.operators import load_scheme
 from workbench.analysis.roofline import build_roof
 from workbench.analysis.run import Measurement, Run
-from workbench.analysis.times import Times
 from workbench.frames import QUALITY
 from workbench.records.exports import Export, Partition
 from workbench.records.layers import Instruction, Method, Origin, Value, XNode, XValue

@@ -88,9 +88,9 @@ def has_command(line):
     """Whether the command of a line is there; configs and some commands are of plug-ins."""
     from workbench.cli import workbench
 
-    there = {*workbench.commands, *plugin.names_of("commands")}
+    there = {*workbench.commands, *plugin.list_names("commands")}
     return line.split()[0] in there and (
-        ".json" not in line or "config" in plugin.names_of("documents")
+        ".json" not in line or "config" in plugin.list_names("documents")
     )
 
 

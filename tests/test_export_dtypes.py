@@ -27,7 +27,7 @@ from workbench.export.precision import DTYPES
 from workbench.export.program import raw_bytes
 from workbench.export.quantize import quantize_activations
 from workbench.models.loader import LoadedModel
-from workbench.models.zoo.toy_cnn import initialize
+from workbench.models.zoo.toy_cnn import fill_weights
 from workbench.options import QUANTISER_REWRITES, ExportOptions
 from workbench.records.layers import Instruction, Layers, Method, Origin, XNode
 
@@ -50,7 +50,7 @@ class Mixed(nn.Module):
 
 def mixed_model(**changes):
     torch.manual_seed(1)
-    fields = {"module": initialize(Mixed()), "example_inputs": (torch.randn(1, 3, 12, 12),)}
+    fields = {"module": fill_weights(Mixed()), "example_inputs": (torch.randn(1, 3, 12, 12),)}
     return LoadedModel("mixed", **fields | changes)
 
 

@@ -15,8 +15,9 @@ from scipy.special import polygamma, stdtrit
 from simulate import simulate_operators, simulate_restarts
 from synthetic import synthetic_latencies
 
-from workbench.analysis.compare import compare_restarts, tabulate_comparison
+from workbench.analysis.comparison_tables import compare_restarts, tabulate_comparison
 from workbench.analysis.findings.gains import time_spent
+from workbench.analysis.operator_times import subtract_others
 from workbench.analysis.speedup import (
     MARGIN,
     Speedup,
@@ -38,7 +39,6 @@ from workbench.analysis.statistics import (
     summarize_times,
     undisturbed_times,
 )
-from workbench.analysis.times import subtract_others
 from workbench.errors import WorkbenchError
 from workbench.frames import STATISTICS
 from workbench.report.gate import judge_latencies

@@ -51,7 +51,7 @@ def load_ipython_extension(shell: InteractiveShell) -> None:
         return run_magic(shell, line, cell)
 
     def find_completions(context: CompletionContext) -> MatcherResult:
-        return complete(shell, context.text_until_cursor)
+        return complete_line(shell, context.text_until_cursor)
 
     shell.register_magic_function(workbench_magic, "line_cell", "workbench")
     matchers = shell.Completer.custom_matchers
@@ -170,7 +170,7 @@ def _make(command: click.Command, arguments: Sequence[Any], flags: Sequence[str]
     return runs if runs[1:] else runs[0]
 
 
-def complete(shell: InteractiveShell, before: str) -> MatcherResult:
+def complete_line(shell: InteractiveShell, before: str) -> MatcherResult:
     """What may follow the text before the cursor; of a line of the magic, nothing else does."""
     magic = _MAGIC.match(before)
     if not magic:

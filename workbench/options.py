@@ -38,7 +38,7 @@ def expand_rewrites(names: Iterable[str]) -> tuple[str, ...]:
 #: Titles of runtimes in runs that were recorded, also by a plug-in that is not here.
 _TITLES = {"eager": "eager PyTorch", "compile": "torch.compile", "onnx": "ONNX Runtime"}
 #: Other runtimes that a program can be measured against, with what they are called.
-RUNTIMES = Asked(lambda: {name: name for name in plugin.names_of("sides")} | _TITLES)
+RUNTIMES = Asked(lambda: {name: name for name in plugin.list_names("sides")} | _TITLES)
 
 
 def silent(text: str, fraction: float) -> None:

@@ -191,7 +191,7 @@ def warn(name: str, error: BaseException, kind: str = "plug-in") -> None:
     warnings.warn(f"{kind} {name}: {reason}", PluginWarning, stacklevel=2)
 
 
-def names_of(kind: str) -> list[str]:
+def list_names(kind: str) -> list[str]:
     """The names that plug-ins add of a kind, without an import of what they stand for."""
     return [name for plugin in list_plugins().values() for name in getattr(plugin, kind)]
 
@@ -209,7 +209,7 @@ def find(kind: str, name: str) -> Any:
 
 def collect(kind: str) -> dict[str, Any]:
     """All that plug-ins add of a kind and that can be imported, by name."""
-    parts = {name: find(kind, name) for name in names_of(kind)}
+    parts = {name: find(kind, name) for name in list_names(kind)}
     return {name: part for name, part in parts.items() if part is not None}
 
 
@@ -256,7 +256,7 @@ def _list_distribution(entry: EntryPoint) -> Iterator[Path]:
 
 def attributes_of(owner: str) -> list[str]:
     """The names that plug-ins add to ``workbench`` or to a noun, by the name of its class."""
-    names = (name for name in names_of("attributes") if name.startswith(f"{owner}."))
+    names = (name for name in list_names("attributes") if name.startswith(f"{owner}."))
     return [name.removeprefix(f"{owner}.") for name in names]
 
 

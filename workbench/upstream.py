@@ -92,7 +92,7 @@ def tree_map_tensors(function: Callable[[torch.Tensor], Any], values: Any) -> An
     return tree_map(lambda leaf: function(leaf) if isinstance(leaf, torch.Tensor) else leaf, values)
 
 
-def find_operator(target: Any) -> Any:
+def operator_of(target: Any) -> Any:
     """The PyTorch operator that a target of a node is, or is an edge dialect's form of; or None."""
     import torch
 
@@ -124,7 +124,7 @@ def find_eager_function(target: Any) -> Any:
     """PyTorch's own function for an operator, which is called faster; the operator without one."""
     import torch
 
-    operator = find_operator(target)
+    operator = operator_of(target)
     if operator is None or operator.namespace != "aten":
         return target
     name = schema_name(operator).partition("::")[2]
@@ -291,7 +291,7 @@ def _list_operators(graph: torch.fx.GraphModule, delegated: bool) -> Iterator[tu
     from torch.fx import GraphModule
 
     for node in graph.graph.nodes:
-        if node.op == "call_function" and find_operator(node.target) is not None:
+        if node.op == "call_function" and operator_of(node.target) is not None:
             yield node, delegated
     for child in graph.children():
         if isinstance(child, LoweredBackendModule):
@@ -399,7 +399,7 @@ def _probe_schemas() -> str:
 
     target: Any = torch.ops.aten.add_.Tensor
     schema = find_schema(target)
-    named = schema_name(target) == "aten::add_" and find_operator(target) is target
+    named = schema_name(target) == "aten::add_" and operator_of(target) is target
     mutable = schema is not None and schema.is_mutable and schema.overload_name == "Tensor"
     return "" if named and mutable else "operators have no schema"
 

@@ -140,57 +140,82 @@ def profile(
     >>> wb.profile("toy_cnn", dtype="fp16", report=True)  # doctest: +SKIP
     >>> wb.profile(net, x, against="before.pte").comparisons  # doctest: +SKIP
     """
-    if effort not in EFFORTS:
-        raise unknown_name("effort", effort, EFFORTS)
-    measure = apply_effort(measure, effort)
-    measure = replace(measure, against=tuple(against)) if against else measure
-    measure = replace(measure, label=check_label(label or measure.label))
+    measure = _complete_options(measure, effort, against, label)
     export = replace(export, dtype=dtype) if dtype else export
-    subjects, scheme = list_subjects(model, inputs, root), load_scheme(categories or "workbench")
-    titles = name_subjects(model)
-    named = ", ".join(title or label_subject(s) for title, s in zip(titles, subjects, strict=True))
-
-    def tell(text: str, fraction: float = 0.0) -> None:
-        show(f"{named}: {text}", fraction)
-
+    subjects, titles = list_subjects(model, inputs, root), name_subjects(model)
+    scheme = load_scheme(categories or "workbench")
     with (
         show_progress(progress) as show,
         open_target(measure.target, power=measure.power) as target,
         prepare_tools(target, measure) as warm,
         keep_models(),
     ):
+        tell = _name_progress(show, subjects, titles)
         programs = _make_programs(subjects, inputs, export, measure, root, tell, name, titles)
-        runner = warm.finish(tell)
-        place = Path(root or programs[0].root)
-        say = answer or partial(_tell_answer, progress=tell)
-
-        def tell_answer(run: Run) -> None:
-            say(run)
-            if report:
-                warm.start_kernel()
-
-        given = tuple(each for each in subjects if not isinstance(each, Program))
+        runner, place = warm.finish(tell), Path(root or programs[0].root)
         run = measure_programs(
-            programs, measure, runner, place, scheme=scheme, given=given, complete_peaks=True,
-            progress=tell, answer=tell_answer,
+            programs, measure, runner, place, scheme=scheme, complete_peaks=True, progress=tell,
+            given=tuple(each for each in subjects if not isinstance(each, Program)),
+            answer=partial(_give_answer, answer, warm if report else None, tell),
         )  # fmt: skip
-        tries = effort == "full" and measure.evidence and target is HOST
-        if tries and "check_findings" in plugin.attributes_of("workbench"):
-            with optional("trying remedies", tell):
-                find_trials()(run, within_s=CHECKED_S, runner=runner, progress=tell, tried=tried)
+        if effort == "full" and measure.evidence and target is HOST:
+            _try_remedies(run, runner, tell, tried)
         if report:
-            warm.beside.submit(write_files, run, tell)
-            tell("reporting", 1.0)
-            with optional("report", tell):
-                make_report(run, categories=categories, kernel=warm.kernel)
+            _report(run, warm, categories, tell)
     return run
 
 
-def _tell_answer(run: Run, progress: Progress) -> None:
-    """Show the verdicts of a run, or its latencies if it compares nothing, with the progress."""
-    texts = [ab.text for ab in run.comparisons]
-    texts = texts or [f"{m.label}: {describe_latency(m.statistics)}" for m in run.measurements]
-    progress(ANSWER + "; ".join(texts), 1.0)
+def _complete_options(
+    measure: MeasureOptions, effort: str, against: Sequence[str], label: str
+) -> MeasureOptions:
+    """Options with those that have short forms; UsageError if there is no such effort or label."""
+    if effort not in EFFORTS:
+        raise unknown_name("effort", effort, EFFORTS)
+    measure = apply_effort(measure, effort)
+    label = check_label(label or measure.label)
+    return replace(measure, against=tuple(against) or measure.against, label=label)
+
+
+def _name_progress(show: Progress, subjects: Sequence[Any], titles: Sequence[str]) -> Progress:
+    """The progress that names what is profiled."""
+    pairs = zip(titles, subjects, strict=True)
+    named = ", ".join(title or label_subject(subject) for title, subject in pairs)
+
+    def tell(text: str, fraction: float = 0.0) -> None:
+        show(f"{named}: {text}", fraction)
+
+    return tell
+
+
+def _give_answer(
+    answer: Callable[[Run], None] | None, warm: Warmup | None, progress: Progress, run: Run
+) -> None:
+    """Hand on a run whose restarts are analysed, or show its verdicts, or else its latencies."""
+    if answer:
+        answer(run)
+    else:
+        texts = [ab.text for ab in run.comparisons]
+        texts = texts or [f"{m.label}: {describe_latency(m.statistics)}" for m in run.measurements]
+        progress(ANSWER + "; ".join(texts), 1.0)
+    if warm:
+        warm.start_kernel()
+
+
+def _try_remedies(
+    run: Run, runner: Runner, progress: Progress, tried: Callable[[Trial], None]
+) -> None:
+    """Try the remedies of the first findings, if a plug-in does that."""
+    if "check_findings" in plugin.attributes_of("workbench"):
+        with optional("trying remedies", progress):
+            find_trials()(run, within_s=CHECKED_S, runner=runner, progress=progress, tried=tried)
+
+
+def _report(run: Run, warm: Warmup, categories: str | Path, progress: Progress) -> None:
+    """Make the report of a run, and beside it the files of its analysis."""
+    warm.beside.submit(write_files, run, progress)
+    progress("reporting", 1.0)
+    with optional("report", progress):
+        make_report(run, categories=categories, kernel=warm.kernel)
 
 
 def write_files(run: Run, progress: Progress = silent) -> None:
@@ -423,19 +448,23 @@ def measure(
     ):
         runner = find_runner(target, options.ops, show)
         check_toggle(options, runner)
-        titles = name_subjects(model)
         programs = _make_programs(
-            subjects, inputs, ExportOptions(), options, root, show, titles=titles
+            subjects, inputs, ExportOptions(), options, root, show, titles=name_subjects(model)
         )
         place = Path(root or programs[0].root)
-        if not again:
-            plan = make_plan(programs, options, runner)
-            if run_dir := find_run(plan, runner, place, "complete"):
-                return open_run(run_dir)
-        run = measure_programs(programs, options, runner, place, progress=show)
-        if artifacts:
+        finished = None if again else _find_finished(programs, options, runner, place)
+        run = finished or measure_programs(programs, options, runner, place, progress=show)
+        if artifacts and not finished:
             write_files(run, show)
     return run
+
+
+def _find_finished(
+    programs: Sequence[Program], options: MeasureOptions, runner: Runner, root: Path
+) -> Run | None:
+    """The last finished run of the same plan with the same runner."""
+    run_dir = find_run(make_plan(programs, options, runner), runner, root, "complete")
+    return open_run(run_dir) if run_dir else None
 
 
 def _finish(recorder: RunRecorder, progress: Progress) -> None:

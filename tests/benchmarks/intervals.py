@@ -36,7 +36,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from run_folder import compare_known
 from simulate import simulate_operators, simulate_restarts
 
-from workbench.analysis.compare import tabulate_comparison
+from workbench.analysis.comparison_tables import tabulate_comparison
 from workbench.analysis.speedup import (
     MARGIN,
     Speedup,

@@ -32,7 +32,7 @@ from null import measure
 from planned import make_plan
 
 import workbench as wb
-from workbench.analysis.compare import compare_restarts
+from workbench.analysis.comparison_tables import compare_restarts
 from workbench.analysis.statistics import half_width, restart_latencies
 
 MAX_FALSE = 0.05

@@ -83,7 +83,7 @@ theirs = lambda count: timer.timeit(count) / count
 #: Prints our CPU time over theirs for every round: ours, theirs, theirs, ours.
 COMPARE = """
 import gc, os, sys, time, msgspec, numpy as np
-from workbench.plugins.runtimes.process import RUNTIMES, read_input, time_runs
+from workbench.plugins.runtimes.serve import RUNTIMES, read_input, time_runs
 from workbench.run.sides import Settings
 os.sched_setaffinity(0, {{min(os.sched_getaffinity(0))}})
 gc.disable()

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 
-from workbench.analysis.compare import judge_together
+from workbench.analysis.comparison_tables import judge_together
 from workbench.analysis.dtypes import describe_fidelity
 from workbench.analysis.layers import align_layers, name_layer
 from workbench.analysis.open import open_run

@@ -13,7 +13,7 @@ import pandas as pd
 
 from workbench import emulation, wording
 from workbench.analysis import (
-    compare,
+    comparison_tables,
     dtypes,
     layers,
     machine_code,
@@ -215,7 +215,7 @@ class Comparison(Noun):
             else statistics.restart_latencies(side.latencies, clock)
             for side in sides
         )
-        return compare.compare_restarts(
+        return comparison_tables.compare_restarts(
             [self.candidate.name], [before], [after], control=control, separate=self.apart
         )
 
@@ -485,6 +485,6 @@ class Comparison(Noun):
         # Tracing slows runtimes by different parts of their time.
         runtimes = [self.baseline, self.candidate] if self.baseline.runtime else []
         restarts = [side.restarts for side in runtimes]
-        return compare.compare_parts(
+        return comparison_tables.compare_parts(
             level, ours, theirs, whole, restarts_ms=restarts, apart=self.apart, **noise
         )

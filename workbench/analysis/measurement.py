@@ -40,10 +40,10 @@ from workbench.analysis.findings.finding import (
     revise_findings,
 )
 from workbench.analysis.noun import Noun
+from workbench.analysis.operator_times import Times
 from workbench.analysis.potential import Potential, find_potential
 from workbench.analysis.quality import Row
 from workbench.analysis.roofline import Roof
-from workbench.analysis.times import Times
 from workbench.analysis.use import Use, describe_use, use_latency, use_parts
 from workbench.emulation import frame_property, mark_frame
 from workbench.errors import StoreError

@@ -21,7 +21,7 @@ from workbench.run.allocation import preempted_share
 from workbench.wording import format_share, plural
 
 if TYPE_CHECKING:
-    from workbench.analysis.times import Times
+    from workbench.analysis.operator_times import Times
 
 GRADES = "ABC"
 #: Other programs that took more than this part of the time make a grade worse than an A.

@@ -88,21 +88,8 @@ def place_on_roof(operators: pd.DataFrame, roof: Roof, dtype: str = "fp32") -> p
     call_ms = costed["mean_ms"] / costed["calls"]
     types = [dtype_of(name, dtype) for name in costed["operator"]]
     peaks = np.array([roof.peak(each) for each in types])
-    rates = np.array([roof.bandwidth(size) for size in costed["bytes"]])
-    compute_ms, memory_ms = costed["flops"] / peaks / 1e6, costed["bytes"] / rates / 1e6
-    costs = np.column_stack([compute_ms, memory_ms, np.full(len(costed), roof.call_ms)])
-    least = costs.max(axis=1)
-    bounds = np.array(["compute", "memory", "overhead"], dtype=object)[costs.argmax(axis=1)]
+    least, rates, bounds = _find_limits(costed, call_ms, peaks, roof)
     timed = (call_ms >= RESOLVED_MS) & (call_ms > 0)
-    weights = costed["operator"].str.contains("Fully Connected|Convolution")
-    speed, memory_bound = costed["bytes"] / call_ms / 1e6, bounds == "memory"
-    # Between two uses of a weight, everything else is read: where all of that is, it comes from.
-    every = float((costed["bytes"] * costed["calls"]).sum())
-    for rate in (roof.bandwidths[-1][1], roof.bandwidth(every)):
-        streamed = weights & memory_bound & (speed / rate).between(NEAR_ROOF, 1 + roof.spread)
-        rates = np.where(streamed, rate, rates)
-        least = np.where(streamed, costed["bytes"] / rate / 1e6, least)
-        memory_bound &= ~streamed
     share = pd.Series(least, costed.index) / call_ms
     near = share >= NEAR_ROOF
     bounds[(bounds != "overhead") & ~near] = "neither"
@@ -120,6 +107,27 @@ def place_on_roof(operators: pd.DataFrame, roof: Roof, dtype: str = "fp32") -> p
         bound=bounds,
     )
     return ROOFLINE.check(table[ROOFLINE.names].reset_index(drop=True))
+
+
+def _find_limits(
+    costed: pd.DataFrame, call_ms: pd.Series, peaks: np.ndarray, roof: Roof
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """By operator, the least time of a call, the bandwidth of its bytes, and what limits it."""
+    rates = np.array([roof.bandwidth(size) for size in costed["bytes"]])
+    compute_ms, memory_ms = costed["flops"] / peaks / 1e6, costed["bytes"] / rates / 1e6
+    costs = np.column_stack([compute_ms, memory_ms, np.full(len(costed), roof.call_ms)])
+    least = costs.max(axis=1)
+    bounds = np.array(["compute", "memory", "overhead"], dtype=object)[costs.argmax(axis=1)]
+    weights = costed["operator"].str.contains("Fully Connected|Convolution")
+    speed, memory_bound = costed["bytes"] / call_ms / 1e6, bounds == "memory"
+    # Between two uses of a weight, everything else is read: where all of that is, it comes from.
+    every = float((costed["bytes"] * costed["calls"]).sum())
+    for rate in (roof.bandwidths[-1][1], roof.bandwidth(every)):
+        streamed = weights & memory_bound & (speed / rate).between(NEAR_ROOF, 1 + roof.spread)
+        rates = np.where(streamed, rate, rates)
+        least = np.where(streamed, costed["bytes"] / rate / 1e6, least)
+        memory_bound &= ~streamed
+    return least, rates, bounds
 
 
 def place_layers(roofline: pd.DataFrame | None, layers: pd.DataFrame | None) -> pd.DataFrame | None:

@@ -23,10 +23,10 @@ from workbench.analysis.findings.finding import Finding
 from workbench.analysis.foreign import Recording
 from workbench.analysis.measurement import Measurement
 from workbench.analysis.noun import Noun
+from workbench.analysis.operator_times import Times
 from workbench.analysis.operators import Scheme
 from workbench.analysis.phases import outline_phase
 from workbench.analysis.quality import Row
-from workbench.analysis.times import Times
 from workbench.emulation import frame_property, mark_frame
 from workbench.errors import StoreError, WorkbenchError, unknown_name
 from workbench.export.etrecord import add_etrecord
@@ -415,7 +415,7 @@ class Run(Noun):
         'Net: 1.31x faster ...'
         >>> print(after.applied.diff)  # doctest: +SKIP
         """
-        apply = trials.find_verb("apply_findings", "applies remedies")
+        apply = trials.find_verb("apply_remedies", "applies remedies")
         return apply(self, finding, model, inputs, **settings)  # type: ignore[no-any-return]
 
     @cached_property

@@ -117,7 +117,7 @@ class Commands(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All names, sorted."""
-        return sorted({*self.commands, *plugin.names_of("commands")})
+        return sorted({*self.commands, *plugin.list_names("commands")})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """A command; plug-ins are looked into for names that are no commands of the workbench."""

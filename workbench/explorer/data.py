@@ -11,8 +11,8 @@ import pandas as pd
 from workbench import plugin
 from workbench.analysis.activations import track_live
 from workbench.analysis.attribution import find_method
-from workbench.analysis.compare import explain_outcomes
 from workbench.analysis.compare_runs import name_runs
+from workbench.analysis.comparison_tables import explain_outcomes
 from workbench.analysis.dataflow import Dataflow, NodeId, TensorId
 from workbench.analysis.findings import text as words
 from workbench.analysis.ledger import Key

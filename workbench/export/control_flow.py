@@ -11,7 +11,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from workbench.records.layers import Instruction
-from workbench.upstream import find_operator
+from workbench.upstream import operator_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -43,7 +43,7 @@ def list_bodies(node: Node, graph: GraphModule) -> list[GraphModule]:
 
 def runtime_name(node: Node) -> str:
     """What the emitted program calls a node: ``aten::mean.out``, or ``delegate``."""
-    operator = find_operator(node.target)
+    operator = operator_of(node.target)
     if operator is not None:
         return str(operator.name())
     name = getattr(node.target, "__name__", str(node.target))
@@ -116,7 +116,7 @@ def _find_first(body: GraphModule, names: Sequence[str], start: int) -> int:
 
 
 def _has_instruction(node: Node) -> bool:
-    return find_operator(node.target) is not None or runtime_name(node) == "delegate"
+    return operator_of(node.target) is not None or runtime_name(node) == "delegate"
 
 
 def name_layers(exported: ExportedProgram, module: nn.Module) -> None:

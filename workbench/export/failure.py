@@ -20,7 +20,7 @@ from workbench.models.sources import (
 )
 from workbench.process import contain
 from workbench.remedies import find_nearest
-from workbench.upstream import find_operator, schema_name, user_error
+from workbench.upstream import operator_of, schema_name, user_error
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -159,7 +159,7 @@ def _list_rare(exported: ExportedProgram) -> dict[str, str]:
         nodes = exported.graph.nodes
     rare: dict[str, str] = {}
     for node in nodes:
-        operator = find_operator(node.target)
+        operator = operator_of(node.target)
         if operator is None or operator.namespace != "aten":
             continue
         if torch.Tag.core not in operator.tags:

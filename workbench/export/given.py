@@ -90,12 +90,7 @@ def rewrite(
     if not isinstance(program, ExportedProgram):
         hint = "give what torch.export.export(...) returned"
         raise UsageError(f"a {type(program).__name__} is no ExportedProgram", hint=hint)
-    asked = names.split(",") if isinstance(names, str) else list(names)
-    if others := [name for name in asked if name in OF_EXPORT and name != "in_place"]:
-        what = "changes how a program is quantised or lowered"
-        raise UsageError(what, where=others[0], hint=f"workbench export --rewrite {others[0]}")
-    chosen = expand_rewrites(asked)
-    check_rewrites(chosen)
+    chosen = _choose_rewrites(names.split(",") if isinstance(names, str) else names)
     rewriter = find_rewriter(chosen)
     changes = Changes()
     with silence():
@@ -109,6 +104,16 @@ def rewrite(
     made.__dict__.update(changed.__dict__, changes=changes, passes=passes, config=config)
     print(f"rewritten: {changes}")
     return made
+
+
+def _choose_rewrites(names: Sequence[str]) -> tuple[str, ...]:
+    """Names of remedies of a graph, with those that ``all`` stands for; UsageError for others."""
+    if others := [name for name in names if name in OF_EXPORT and name != "in_place"]:
+        what = "changes how a program is quantised or lowered"
+        raise UsageError(what, where=others[0], hint=f"workbench export --rewrite {others[0]}")
+    chosen = expand_rewrites(names)
+    check_rewrites(chosen)
+    return chosen
 
 
 def is_lowered(subject: object) -> bool:

@@ -6,7 +6,7 @@ import contextlib
 import copy
 import io
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -22,7 +22,7 @@ from workbench.export.constants import copy_filters
 from workbench.export.dependence import Dependence
 from workbench.export.layers import count_calls, count_quantized, outline_program, read_interface
 from workbench.export.lowered import Lowered, MeasureNoise
-from workbench.export.precision import DTYPES, PRECISIONS, Precision
+from workbench.export.precision import DTYPES, PRECISIONS
 from workbench.export.program import bind_constants, cast_floats
 from workbench.export.rewriter import Changes, find_rewriter, mark_operators, read_mark
 from workbench.export.staying import guess_staying
@@ -66,61 +66,91 @@ def lower_model(
     progress("importing ExecuTorch", 0.15)
     import executorch.runtime  # noqa: F401  # which takes seconds
 
-    backend, precision = options.backend, PRECISIONS[options.dtype]
     progress(f"exporting in {options.dtype}", 0.2)
-    module, graph, run, traced = _cast(model, options, trace)
     counts = Changes()
-    exported, searched, notes, noise = _quantize(module, graph, run, traced, model, options, counts)
-    if whole and precision.quantizes and not quantize.has_quantized(exported):
-        raise failure.nothing_quantised(options.dtype, model.origin)
-    failure.check_operands(exported, options.dtype, model.origin)
-    rewriter = find_rewriter(options.rewrite)
-    exported = rewriter.prepare(exported, options.rewrite)
-    counts += rewriter.apply(exported, options.rewrite, backend)
-    searched = searched or exported
-    if "in_place" in options.rewrite:
-        in_place.prepare(exported)
-    mark_operators(searched)
-    progress(f"lowering to {backend}", 0.4)
-    with failure.explain(
-        failure.LOWERING, model.origin, exported, partial(rewriter.match, exported, backend)
-    ):
-        made = _lower(exported, options, model.metadata, counts)
+    graph = _make_graph(model, options, trace, counts, whole=whole)
+    progress(f"lowering to {options.backend}", 0.4)
+    match = partial(find_rewriter().match, graph.exported, options.backend)
+    with failure.explain(failure.LOWERING, model.origin, graph.exported, match):
+        made = _lower(graph.exported, options, model.metadata, counts)
         etrecord = _write_etrecord(made.program) if options.etrecord else b""
         layers = outline_program(made.program)
     if "in_place" in options.rewrite:
         counts += in_place.count(layers)
-    _check_kernels(layers, made, searched, model, options)
-    inputs, run_graph = _bind_inputs(module, run, exported, precision)
-    pte = made.program.buffer
-    arguments, outputs = read_interface(pte)
-    lowered = Lowered(
-        pte, etrecord, inputs, arguments, outputs, layers,
-        notes | _describe_changes(made, layers, options, counts), made.partition,
-        tuple(name for name in options.rewrite if counts[name]), measure_noise=noise,
-        find_cause=partial(_find_cause, exported, inputs, options), run_graph=run_graph,
-    )  # fmt: skip
+    _check_kernels(layers, made, graph.searched, model, options)
+    lowered = _describe(graph, made, layers, options, counts, etrecord)
     if not whole:
         return lowered
     progress("looking for remedies", 0.7)
-    dependence = Dependence(searched)
+    return _offer_remedies(lowered, graph.searched, made, options)
+
+
+@dataclass(frozen=True)
+class _Graph:
+    """The graph that is lowered, of a ``module`` that is run on some arguments.
+
+    ``searched`` is the one in which remedies are looked for: that before quantisation. ``noise``
+    measures that of each layer.
+    """
+
+    exported: ExportedProgram
+    searched: ExportedProgram
+    module: nn.Module
+    run: Call
+    notes: dict[str, str]
+    noise: MeasureNoise
+
+
+def _make_graph(
+    model: LoadedModel, options: ExportOptions, trace: TracedModel, counts: Counter[str],
+    *, whole: bool,
+) -> _Graph:  # fmt: skip
+    """Cast, quantise and rewrite the graph of a model."""
+    module, graph, run, traced = _cast(model, options, trace)
+    exported, searched, notes, noise = _quantize(module, graph, run, traced, model, options, counts)
+    if whole and PRECISIONS[options.dtype].quantizes and not quantize.has_quantized(exported):
+        raise failure.nothing_quantised(options.dtype, model.origin)
+    failure.check_operands(exported, options.dtype, model.origin)
+    rewriter = find_rewriter(options.rewrite)
+    exported = rewriter.prepare(exported, options.rewrite)
+    counts += rewriter.apply(exported, options.rewrite, options.backend)
+    searched = searched or exported
+    if "in_place" in options.rewrite:
+        in_place.prepare(exported)
+    mark_operators(searched)
+    return _Graph(exported, searched, module, run, notes, noise)
+
+
+def _describe(
+    graph: _Graph, made: _Made, layers: Layers, options: ExportOptions, counts: Counter[str],
+    etrecord: bytes,
+) -> Lowered:  # fmt: skip
+    """A program that was lowered, with its inputs in its order."""
+    _, args, kwargs = bind_constants(graph.module, *graph.run)
+    named = {name: kwargs[name] for name in graph.exported.example_inputs[1]}
+    inputs, run_graph, pte = tree_leaves((args, named)), None, made.program.buffer
+    if PRECISIONS[options.dtype].quantizes == "graph":
+        run_graph = partial(accuracy.run_eagerly, graph.exported.module(), args, kwargs)
+    arguments, outputs = read_interface(pte)
+    return Lowered(
+        pte, etrecord, inputs, arguments, outputs, layers,
+        graph.notes | _describe_changes(made, layers, options, counts), made.partition,
+        tuple(name for name in options.rewrite if counts[name]), measure_noise=graph.noise,
+        find_cause=partial(_find_cause, graph.exported, inputs, options), run_graph=run_graph,
+    )  # fmt: skip
+
+
+def _offer_remedies(
+    lowered: Lowered, searched: ExportedProgram, made: _Made, options: ExportOptions
+) -> Lowered:
+    """A program with what its graph could have instead, and what its operators depend on."""
+    dependence, origins = Dependence(searched), _list_origins(made)
     return replace(
         lowered,
-        rewrites=rewriter.offer(searched, backend, *_list_origins(made), options.rewrite),
+        rewrites=find_rewriter().offer(searched, options.backend, *origins, options.rewrite),
         dependence=dependence.list_cones(searched.graph.nodes),
         staying=guess_staying(searched, dependence),
     )
-
-
-def _bind_inputs(
-    module: nn.Module, run: Call, exported: ExportedProgram, precision: Precision
-) -> tuple[list[Any], Callable[[], list[Any]] | None]:
-    """Inputs in the order of the program; what runs its graph in PyTorch, if it is quantised."""
-    _, args, kwargs = bind_constants(module, *run)
-    inputs = tree_leaves((args, {name: kwargs[name] for name in exported.example_inputs[1]}))
-    if precision.quantizes != "graph":
-        return inputs, None
-    return inputs, partial(accuracy.run_eagerly, exported.module(), args, kwargs)
 
 
 def _check_kernels(

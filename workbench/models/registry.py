@@ -118,7 +118,7 @@ def list_models() -> list[str]:
 
 def _list_defined() -> list[str]:
     """The names of models that the workbench and plug-ins define, without prefixes."""
-    return [BUILTIN, *(name for name in plugin.names_of("models") if not name.endswith(":"))]
+    return [BUILTIN, *(name for name in plugin.list_names("models") if not name.endswith(":"))]
 
 
 def find_model(name: str) -> Any:
@@ -227,7 +227,7 @@ def check_name(spec: str) -> ModelName:
 
 def is_prefix(word: str) -> bool:
     """Whether a plug-in defines the models whose names begin with a word and a colon."""
-    return word.isidentifier() and f"{word}:" in plugin.names_of("models")
+    return word.isidentifier() and f"{word}:" in plugin.list_names("models")
 
 
 def _find_only_model(path: Path) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from workbench import emulation, plugin, wording
-from workbench.analysis.compare import explain_outcomes
+from workbench.analysis.comparison_tables import explain_outcomes
 from workbench.analysis.describe import NO_PROGRAM
 from workbench.analysis.dtypes import describe_dtypes
 from workbench.analysis.exports import compare_exports, list_partition
@@ -143,7 +143,7 @@ def _view(source: Any, name: str, top: int | None) -> list[Table | Chart]:
 def _find_view(name: str) -> View:
     view = VIEWS.get(name) or plugin.find("views", name)
     if view is None:
-        raise unknown_name("view", name, [*VIEWS, *plugin.names_of("views")])
+        raise unknown_name("view", name, [*VIEWS, *plugin.list_names("views")])
     return view
 
 

@@ -37,7 +37,7 @@ def measure_restarts(
     """
     recorder.inputs = locate_inputs(recorder.run.plan, recorder.run_dir)
     for process in restarts(recorder):
-        for step in list_steps(recorder, process):
+        for step in plan_steps(recorder, process):
             watch(recorder.run)
             announce(step, recorder.run, progress)
             if not recorder.has(step):
@@ -82,7 +82,7 @@ def restarts(recorder: RunRecorder) -> Iterator[int]:
         yield process
 
 
-def list_steps(recorder: RunRecorder, restart: int) -> Iterator[Step]:
+def plan_steps(recorder: RunRecorder, restart: int) -> Iterator[Step]:
     """The steps of a restart: untraced and traced inferences share processes if they can.
 
     Whether they can is known once the first process has been started.

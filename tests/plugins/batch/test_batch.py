@@ -151,7 +151,7 @@ def test_without_semaphores_a_batch_says_what_to_mount(matrix, tmp_path, monkeyp
 
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n", b"\0" * 64])
 def test_a_dask_address_of_another_program_is_one_line(cli, matrix, answer, monkeypatch):
-    monkeypatch.setattr("workbench.plugins.batch.run.CONNECT_S", 0.2)
+    monkeypatch.setattr("workbench.plugins.batch.batches.CONNECT_S", 0.2)
 
     class Program(socketserver.StreamRequestHandler):
         def handle(self):
@@ -352,7 +352,7 @@ def test_a_failure_takes_no_other_cell_with_it(conv_pte, cli, tmp_path):
 
 @pytest.mark.cases
 def test_other_versions_on_a_worker_are_refused(conv_pte, tmp_path, monkeypatch):
-    monkeypatch.setattr("workbench.plugins.batch.run.versions", lambda: {"executorch": "0.1"})
+    monkeypatch.setattr("workbench.plugins.batch.batches.versions", lambda: {"executorch": "0.1"})
     (cell,) = wb.batch(write_small(tmp_path, conv_pte, ["x"]), out=tmp_path / "out", jobs=1).cells
     assert cell.state == "failed"
     assert "this worker has {'python'" in cell.error

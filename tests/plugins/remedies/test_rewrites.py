@@ -11,7 +11,7 @@ from torch import nn
 
 import workbench as wb
 from workbench.models.loader import LoadedModel
-from workbench.models.zoo.toy_cnn import initialize
+from workbench.models.zoo.toy_cnn import fill_weights
 from workbench.options import COMMON_REWRITES, OPTIONAL_REWRITES
 from workbench.plugins.remedies.equivalence import Finder
 from workbench.plugins.remedies.operators import RULES, Rule
@@ -367,7 +367,7 @@ def test_rewriting_leaves_nothing_behind(tmp_path):
 
     torch.manual_seed(0)
     block = InvertedResidual(16, 3, 16, 16, True, nn.Hardswish, 1)
-    model = LoadedModel("block", initialize(block), (torch.randn(1, 16, 8, 8),))
+    model = LoadedModel("block", fill_weights(block), (torch.randn(1, 16, 8, 8),))
     ours = export_quietly(model, tmp_path, dtype="fp16", rewrite=("all",))
     plain = export_quietly(model, tmp_path, dtype="fp16")
     assert ours.rewrite == ("hardsigmoid", "casts")

@@ -16,7 +16,7 @@ import torch
 from recorded import recorded
 
 import workbench as wb
-from workbench.plugins.runtimes.process import count_busy_threads
+from workbench.plugins.runtimes.serve import count_busy_threads
 
 BRIEF = wb.MeasureOptions(
     runs=4, warmup=1, processes=2, cold_start=False, evidence=False, roof=False

@@ -13,7 +13,7 @@ from workbench.records.layers import XNode, XValue
 class GraphValue:
     """A value of the graph.
 
-    `Graph.count` updates ``producer``, ``reader`` (the first) and ``readers`` (their number, an
+    `XGraph.count` updates ``producer``, ``reader`` (the first) and ``readers`` (their number, an
     output of the graph counting as one).
     """
 
@@ -64,7 +64,7 @@ def replace(values: list[int], old: int, new: int) -> list[int]:
     return [new if value == old else value for value in values]
 
 
-class Graph:
+class XGraph:
     """Nodes in order of execution, and their values by id."""
 
     def __init__(self) -> None:
@@ -193,9 +193,9 @@ _KINDS = {
 _CLAMPED_APART = ("Add", "Subtract", "Multiply", "Div", "GlobalAvgPooling2d")
 
 
-def define_graph(xvalues: Sequence[XValue], xnodes: Sequence[XNode]) -> Graph:
+def define_graph(xvalues: Sequence[XValue], xnodes: Sequence[XNode]) -> XGraph:
     """The graph of a delegate's operators, each with the number of its exported one."""
-    graph = Graph()
+    graph = XGraph()
     for value in xvalues:
         constant = value.role == "constant"
         tensor = GraphValue(value.id, value.dtype, value.shape, constant, shape_known=constant)
@@ -207,7 +207,7 @@ def define_graph(xvalues: Sequence[XValue], xnodes: Sequence[XNode]) -> Graph:
     return graph
 
 
-def _define(graph: Graph, number: int, xnode: XNode) -> None:
+def _define(graph: XGraph, number: int, xnode: XNode) -> None:
     node = Node("", "", list(xnode.inputs), list(xnode.outputs), [number], dict(xnode.attributes))
     bounds = xnode.clamp if xnode.clamp and set(xnode.clamp) != {None} else None
     source, result = (graph.values[ids[0]] for ids in (xnode.inputs, xnode.outputs))
@@ -232,7 +232,7 @@ def _define(graph: Graph, number: int, xnode: XNode) -> None:
         _append_unary(graph, node, "Convert", "fp32")
 
 
-def _append_unary(graph: Graph, node: Node, operator: str, dtype: str) -> None:
+def _append_unary(graph: XGraph, node: Node, operator: str, dtype: str) -> None:
     """Append a function that makes the result of a node, which then makes ``dtype``."""
     between = graph.new_tensor(dtype, graph.values[node.outputs[0]].shape)
     last = Node("unary", operator, [between.id], node.outputs, list(node.sources))

@@ -8,7 +8,7 @@ from operator import attrgetter
 import numpy as np
 
 from workbench.analysis.xnnpack import rewrites
-from workbench.analysis.xnnpack.graph import Graph, Node, define_graph
+from workbench.analysis.xnnpack.graph import Node, XGraph, define_graph
 from workbench.records.layers import Instruction, XNode, XValue
 
 _NAMES = {
@@ -56,7 +56,7 @@ def predict_operators(
     return [_operator(graph, node) for node in graph.live_nodes()]
 
 
-def _operator(graph: Graph, node: Node) -> Operator:
+def _operator(graph: XGraph, node: Node) -> Operator:
     pattern = _NAMES.get(node.kind, re.escape(node.kind))
     return Operator(
         pattern=re.escape(node.operator) + r" \(" if node.operator else pattern,
@@ -67,7 +67,7 @@ def _operator(graph: Graph, node: Node) -> Operator:
     )
 
 
-def _expected_types(graph: Graph, node: Node) -> str:
+def _expected_types(graph: XGraph, node: Node) -> str:
     """The types in the name: a type, ``Q`` for quantised ones, or a width."""
     types = [graph.values[value].dtype for value in node.inputs]
     base = _TYPES.get(types[0], "")

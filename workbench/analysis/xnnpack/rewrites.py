@@ -7,7 +7,7 @@ precision becomes fp32 for operators that the CPU has no kernels for.
 
 import math
 
-from workbench.analysis.xnnpack.graph import Graph, GraphValue, Node, replace
+from workbench.analysis.xnnpack.graph import GraphValue, Node, XGraph, replace
 
 #: Every kind of node, in a set of kinds without kernels.
 EVERYTHING = "*"
@@ -21,7 +21,7 @@ def kind_of(node: Node) -> str:
     return f"{node.kind}:{node.operator}" if node.operator else node.kind
 
 
-def compute_in_single(graph: Graph, dtype: str, lacking: frozenset[str]) -> None:
+def compute_in_single(graph: XGraph, dtype: str, lacking: frozenset[str]) -> None:
     """Let nodes without kernels of a 16-bit type compute in fp32, with conversions around them.
 
     ``dtype`` is ``bf16``, which only matrix products compute in, or ``fp16``: then ``lacking`` has
@@ -46,7 +46,7 @@ def compute_in_single(graph: Graph, dtype: str, lacking: frozenset[str]) -> None
 
 
 def _widen(
-    graph: Graph, node: Node, dtype: str, lacking: frozenset[str], widened: dict[int, int]
+    graph: XGraph, node: Node, dtype: str, lacking: frozenset[str], widened: dict[int, int]
 ) -> bool:
     """Let a node that lacks a type compute in single precision; returns whether it changed."""
     inputs = [graph.values[value] for value in node.inputs]
@@ -63,7 +63,7 @@ def _widen(
     return changed
 
 
-def _widen_outputs(graph: Graph, node: Node, dtype: str) -> None:
+def _widen_outputs(graph: XGraph, node: Node, dtype: str) -> None:
     """Make the results wide; what leaves the graph is converted back."""
     for place, tensor in enumerate([graph.values[value] for value in node.outputs]):
         if tensor.dtype != dtype:
@@ -79,7 +79,7 @@ def _widen_outputs(graph: Graph, node: Node, dtype: str) -> None:
         _append_conversion(graph, wide.id, tensor.id, node)
 
 
-def _widen_inputs(graph: Graph, node: Node, dtype: str, widened: dict[int, int]) -> None:
+def _widen_inputs(graph: XGraph, node: Node, dtype: str, widened: dict[int, int]) -> None:
     """Read wide tensors, each of which is converted once."""
     for place, tensor in enumerate([graph.values[value] for value in node.inputs]):
         if tensor.dtype != dtype:
@@ -93,7 +93,7 @@ def _widen_inputs(graph: Graph, node: Node, dtype: str, widened: dict[int, int])
         node.inputs[place] = widened[tensor.id]
 
 
-def _append_conversion(graph: Graph, source: int, result: int, node: Node) -> None:
+def _append_conversion(graph: XGraph, source: int, result: int, node: Node) -> None:
     serves = list(node.sources)
     graph.nodes.append(Node("unary", "Convert", [source], [result], [], serves=serves))
 
@@ -105,7 +105,7 @@ _CLAMPING = ("avgpool", "conv", "deconv", "dwconv", "fc", "maxpool")
 _EIGHT_BITS = ("qint8", "quint8", "qcint8", "qdint8", "qduint8", "qpint8")
 
 
-def apply_rewrites(graph: Graph) -> None:
+def apply_rewrites(graph: XGraph) -> None:
     """Rewrite a graph as XNNPACK does before it creates operators, except for half precision."""
     graph.clean_up()
     fuse_pads_and_copies(graph)
@@ -115,7 +115,7 @@ def apply_rewrites(graph: Graph) -> None:
     inline_conversions(graph)
 
 
-def fuse_pads_and_copies(graph: Graph) -> None:
+def fuse_pads_and_copies(graph: XGraph) -> None:
     """Fuse pads into convolutions, copies into producer or reader, if one node reads between."""
     place = {id(node): number for number, node in enumerate(graph.nodes)}
 
@@ -159,7 +159,7 @@ def _is_between(tensor: GraphValue) -> bool:
     return tensor.alive and not tensor.external
 
 
-def _drop(graph: Graph, producer: Node, tensor: GraphValue, reader: Node) -> None:
+def _drop(graph: XGraph, producer: Node, tensor: GraphValue, reader: Node) -> None:
     """Remove a node whose work its only reader takes over."""
     source = graph.values[producer.inputs[0]]
     if source.reader is producer:
@@ -168,7 +168,7 @@ def _drop(graph: Graph, producer: Node, tensor: GraphValue, reader: Node) -> Non
     producer.live = tensor.alive = False
 
 
-def fuse_tables(graph: Graph) -> None:
+def fuse_tables(graph: XGraph) -> None:
     """Turn chains of functions from 8 bits to 8 bits into one lookup."""
     for first in graph.live_nodes():
         source = _table_input(graph, first, ()) if first.live else None
@@ -184,7 +184,7 @@ def fuse_tables(graph: Graph) -> None:
                 node.live = False
 
 
-def _table_chain(graph: Graph, first: Node) -> list[Node]:
+def _table_chain(graph: XGraph, first: Node) -> list[Node]:
     chain: list[Node] = []
     values: set[int] = set()
     node = first
@@ -203,7 +203,7 @@ def _table_chain(graph: Graph, first: Node) -> list[Node]:
     return chain
 
 
-def _table_input(graph: Graph, node: Node, constants: set[int] | tuple[()]) -> int | None:
+def _table_input(graph: XGraph, node: Node, constants: set[int] | tuple[()]) -> int | None:
     """The one value that a function depends on, besides constants and ``known`` values."""
     if node.kind == "unary":
         return node.inputs[0] if len(node.inputs) == 1 else None
@@ -221,7 +221,7 @@ def _is_scalar(tensor: GraphValue) -> bool:
     return tensor.constant and math.prod(tensor.shape) == 1 and tensor.producer is None
 
 
-def simplify(graph: Graph) -> None:
+def simplify(graph: XGraph) -> None:
     """Apply the rules below until no node changes."""
     for _ in range(_MOST_PASSES):
         changes = [_simplify_node(graph, node) for node in list(graph.nodes) if node.live]
@@ -230,7 +230,7 @@ def simplify(graph: Graph) -> None:
         graph.clean_up()
 
 
-def _simplify_node(graph: Graph, node: Node) -> bool:
+def _simplify_node(graph: XGraph, node: Node) -> bool:
     if not node.live:
         return False
     _infer_shape(graph, node)
@@ -250,7 +250,7 @@ def _simplify_node(graph: Graph, node: Node) -> bool:
     return False
 
 
-def _infer_shape(graph: Graph, node: Node) -> None:
+def _infer_shape(graph: XGraph, node: Node) -> None:
     inputs = [graph.values[value] for value in node.inputs]
     result = graph.values[node.outputs[0]]
     if node.kind not in ("unary", "lut", "binary") or not all(t.shape_known for t in inputs):
@@ -260,7 +260,7 @@ def _infer_shape(graph: Graph, node: Node) -> None:
     result.shape, result.shape_known = tuple(map(max, *padded, (1,) * rank)), True
 
 
-def _clamp_extremum(graph: Graph, node: Node) -> bool:
+def _clamp_extremum(graph: XGraph, node: Node) -> bool:
     """Turn the maximum or minimum of a tensor and a constant number into a clamp."""
     if node.operator not in ("Maximum", "Minimum"):
         return False
@@ -276,7 +276,7 @@ def _clamp_extremum(graph: Graph, node: Node) -> bool:
     return True
 
 
-def _merge_clamp(graph: Graph, node: Node) -> bool:
+def _merge_clamp(graph: XGraph, node: Node) -> bool:
     source = graph.values[node.inputs[0]]
     producer = graph.producer_of(source.id)
     clamps = producer and (producer.kind in _CLAMPING or producer.is_unary("Clamp"))
@@ -294,7 +294,7 @@ def _merge_clamp(graph: Graph, node: Node) -> bool:
     return True
 
 
-def _merge_square(graph: Graph, node: Node) -> bool:
+def _merge_square(graph: XGraph, node: Node) -> bool:
     producer = graph.producer_of(node.inputs[0])
     floating = graph.values[node.inputs[0]].dtype in ("fp16", "fp32")
     if producer is None or not floating or not producer.is_unary("Square"):
@@ -304,7 +304,7 @@ def _merge_square(graph: Graph, node: Node) -> bool:
     return True
 
 
-def _merge_reshapes(graph: Graph, node: Node) -> bool:
+def _merge_reshapes(graph: XGraph, node: Node) -> bool:
     shape = tuple(node.parameters.get("new_shape") or ())
     if not shape or not all(shape):
         return False
@@ -324,7 +324,7 @@ def _merge_reshapes(graph: Graph, node: Node) -> bool:
     return changed
 
 
-def _merge_transpose(graph: Graph, node: Node) -> bool:
+def _merge_transpose(graph: XGraph, node: Node) -> bool:
     """Let a matrix product read its second operand transposed, without transposing it."""
     operand = graph.values[node.inputs[1]]
     transpose = graph.producer_of(operand.id)
@@ -346,7 +346,7 @@ def _merge_transpose(graph: Graph, node: Node) -> bool:
     return True
 
 
-def quantize_right_operands(graph: Graph) -> None:
+def quantize_right_operands(graph: XGraph) -> None:
     """Let a matrix product read dequantised weights as per-channel integers."""
     graph.count()
     changed = False
@@ -371,7 +371,7 @@ def quantize_right_operands(graph: Graph) -> None:
         graph.clean_up()
 
 
-def inline_conversions(graph: Graph) -> None:
+def inline_conversions(graph: XGraph) -> None:
     """Let matrix products quantise their own rows."""
     changed = False
     for node in graph.live_nodes():

@@ -25,7 +25,7 @@ class ToyCnn(nn.Module):
         return self.fc(x.mean(dim=(2, 3)))
 
 
-def initialize(module: nn.Module) -> nn.Module:
+def fill_weights(module: nn.Module) -> nn.Module:
     """Give convolutions and linear layers He's normal weights and no bias; returns the module.
 
     Activations keep their variance through ReLU-like layers (He et al. 2015, eq. 10). PyTorch's
@@ -40,7 +40,7 @@ def initialize(module: nn.Module) -> nn.Module:
 
 
 def get_eager_model() -> nn.Module:
-    return initialize(ToyCnn())
+    return fill_weights(ToyCnn())
 
 
 def get_example_inputs() -> tuple[Tensor, ...]:

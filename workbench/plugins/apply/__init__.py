@@ -2,4 +2,4 @@
 
 from workbench.api import Plugin
 
-PLUGIN = Plugin(attributes={"workbench.apply_findings": f"{__name__}.apply:apply_findings"})
+PLUGIN = Plugin(attributes={"workbench.apply_remedies": f"{__name__}.apply:apply_remedies"})

@@ -30,7 +30,7 @@ ALL = "all"
 _MEASURED = MeasureOptions(toggle="none", evidence=False, cold_start=False, roof=False)
 
 
-def apply_findings(
+def apply_remedies(
     run: Run,
     finding: Finding | str | None = None,
     model: Any = None,
@@ -44,7 +44,7 @@ def apply_findings(
 
     Examples
     --------
-    >>> after = wb.apply_findings(run, "constants-1f2e3d")  # doctest: +SKIP
+    >>> after = wb.apply_remedies(run, "constants-1f2e3d")  # doctest: +SKIP
     """
     m, chosen = _choose(run, finding)
     subject, inputs = m.original.find(model, inputs)

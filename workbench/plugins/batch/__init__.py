@@ -6,7 +6,7 @@ _HERE = "workbench.plugins.batch"
 PLUGIN = Plugin(
     commands={"batch": f"{_HERE}.command:batch"},
     attributes={
-        "workbench.batch": f"{_HERE}.run:batch",
+        "workbench.batch": f"{_HERE}.batches:batch",
         "workbench.collect_runs": f"{_HERE}.collect:collect_runs",
     },
     documents={"matrix": f"{_HERE}.documents:DOCUMENT"},

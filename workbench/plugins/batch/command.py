@@ -23,7 +23,7 @@ def batch(
     Finished cells are skipped: after an interruption or a fixed failure, run the same command
     again. Exit code 1 if a cell failed.
     """
-    from workbench.plugins.batch import run as batches
+    from workbench.plugins.batch import batches
     from workbench.plugins.batch.page import INDEX
 
     if dry_run:

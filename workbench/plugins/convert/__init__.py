@@ -4,6 +4,6 @@ from workbench.api import Plugin
 
 _HERE = "workbench.plugins.convert"
 PLUGIN = Plugin(
-    commands={"trace": f"{_HERE}.command:trace"},
+    commands={"trace": f"{_HERE}.command:convert_trace"},
     attributes={"workbench.export_trace": f"{_HERE}.traces:export_trace"},
 )

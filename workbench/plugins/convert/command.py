@@ -7,7 +7,7 @@ import click
 from workbench.api import EXISTING, Output, command
 
 
-@command()
+@command("trace")
 @click.argument("etdump", type=EXISTING)
 @click.option("--to", required=True, help="csv or perfetto.")
 @click.option(
@@ -16,7 +16,7 @@ from workbench.api import EXISTING, Output, command
     help="The file, or for csv the folder [default: beside ETDUMP].",
 )
 @click.option("--baseline", type=EXISTING, help="A second ETDump to compare with.")
-def trace(etdump: Path, to: str, out: Path | None, baseline: Path | None) -> Output:
+def convert_trace(etdump: Path, to: str, out: Path | None, baseline: Path | None) -> Output:
     """Convert an ETDump to another format; prints the files."""
     from workbench.plugins.convert.traces import VIEWERS, export_trace
 

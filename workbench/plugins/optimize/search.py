@@ -115,31 +115,41 @@ def optimize(
     """
     options.check()
     export = apply_recipe(export)
-    (given,) = list_subjects(model)
-    subject = given if isinstance(given, Program) else None
-    if isinstance(given, Program):
-        if not (given.export and given.export.spec):
-            hint = "give the model itself"
-            raise UsageError("the model's name is not recorded", where=given.path, hint=hint)
-        given = given.export.spec
-    with open_target(options.target) as target:
-        if target.emulated:
-            raise UsageError("an emulated CPU has no times", where=f"--target {options.target}")
+    (subject,) = list_subjects(model)
+    _check_target(options.target)
     with show_progress(progress) as show:
-        if inputs is None and isinstance(given, str):
-            label = parse_name(given).label
-        else:
-            show("importing torch", 0.0)
-            from workbench import load_model
-
-            given = load_model(given, inputs, state_dict=export.state_dict or None)
-            label = given.name
+        given, label = _find_model(subject, inputs, export, show)
         place = (Path(root) if root else default_root(label)) / FOLDER
         place.mkdir(parents=True, exist_ok=True)
         with lock_folder(place):
             search = Search(given, label, export, options, place, show)
-            search.run(subject)
+            search.run(subject if isinstance(subject, Program) else None)
     return search.study
+
+
+def _check_target(name: str) -> None:
+    """UsageError for a target whose times mean nothing."""
+    with open_target(name) as target:
+        if target.emulated:
+            raise UsageError("an emulated CPU has no times", where=f"--target {name}")
+
+
+def _find_model(
+    subject: Any, inputs: Any, export: ExportOptions, progress: Progress
+) -> tuple[str | LoadedModel, str]:
+    """The name of a model, or the model itself if it has none or other inputs; and its label."""
+    if isinstance(subject, Program):
+        if not (subject.export and subject.export.spec):
+            hint = "give the model itself"
+            raise UsageError("the model's name is not recorded", where=subject.path, hint=hint)
+        subject = subject.export.spec
+    if inputs is None and isinstance(subject, str):
+        return subject, parse_name(subject).label
+    progress("importing torch", 0.0)
+    from workbench import load_model
+
+    loaded = load_model(subject, inputs, state_dict=export.state_dict or None)
+    return loaded, loaded.name
 
 
 class Search:

@@ -162,38 +162,32 @@ def _record_fusion(
     node and those before it that nothing else reads, as far as the first of its own type; what is
     left over was fused into the operator before it.
     """
-    import onnx
-    import onnxruntime
-
-    with tempfile.TemporaryDirectory() as folder:
-        options = onnxruntime.SessionOptions()
-        options.optimized_model_filepath, options.log_severity_level = f"{folder}/model.onnx", 3
-        onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        fused = onnx.load(f"{folder}/model.onnx", load_external_data=False).graph.node
+    fused = _optimize(path)
     by_name = {node.name: n for n, node in enumerate(nodes)}
     producer = {output: n for n, node in enumerate(nodes) for output in node.output}
     readers = _list_readers(nodes)
     owner: dict[int, str] = {}
     parts: dict[str, list[int]] = {}
     for node in fused:
-        own = node.name.partition("/")[0]  # before the fusions, as in MatMul_1/MatMulAddFusion
-        names = node.name, own.removesuffix("_nchwc"), *node.output
+        plain = node.name.partition("/")[0]  # before the fusions, as in MatMul_1/MatMulAddFusion
+        names = node.name, plain.removesuffix("_nchwc"), *node.output
         places = (lookup.get(name) for name in names for lookup in (by_name, producer))
         main = next((place for place in places if place is not None), None)
         if main is not None and main not in owner and not node.op_type.startswith("Reorder"):
             owner[main] = label = f"{node.op_type} ({node.name})"
             parts[label] = [main]
-    for label, own in parts.items():
-        for n in own:  # which grows
+    for label, covered in parts.items():
+        for n in covered:  # which grows
             if nodes[n].op_type == _type_of(label):
                 break
             before = dict.fromkeys(producer[name] for name in nodes[n].input if name in producer)
-            own += [
+            covered += [
                 b
                 for b in before
-                if b not in owner and set().union(*(readers[o] for o in nodes[b].output)) <= {*own}
+                if b not in owner
+                and set().union(*(readers[o] for o in nodes[b].output)) <= {*covered}
             ]
-        owner |= dict.fromkeys(own, label)
+        owner |= dict.fromkeys(covered, label)
     for n, node in enumerate(nodes):
         before_it = [producer[name] for name in node.input if producer.get(name) in owner]
         if n not in owner and before_it:
@@ -206,6 +200,18 @@ def _record_fusion(
         return tuple(dict.fromkeys(chain.from_iterable(numbers[n] for n in ordered)))
 
     return {label: order(label) for label in parts}
+
+
+def _optimize(path: Path) -> Sequence[Any]:
+    """The nodes that ONNX Runtime makes of a model."""
+    import onnx
+    import onnxruntime
+
+    with tempfile.TemporaryDirectory() as folder:
+        options = onnxruntime.SessionOptions()
+        options.optimized_model_filepath, options.log_severity_level = f"{folder}/model.onnx", 3
+        onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        return list(onnx.load(f"{folder}/model.onnx", load_external_data=False).graph.node)
 
 
 def _type_of(label: str) -> str:

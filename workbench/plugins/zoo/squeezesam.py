@@ -14,7 +14,7 @@ from torch.nn.functional import interpolate
 from workbench.plugins.zoo.blocks import Block, convolution, initialize, set_norm_statistics
 
 
-def convolve(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
+def make_stage(inputs: int, outputs: int, stride: int = 1) -> nn.Sequential:
     """A 3x3 convolution, batch norm, ReLU."""
     return convolution(inputs, outputs, 3, stride, activation=nn.ReLU)
 
@@ -24,17 +24,17 @@ class SqueezeSam(nn.Module):
 
     def __init__(self, size: int = 512, widths: tuple[int, ...] = (24, 32, 64, 128, 256)):
         super().__init__()
-        self.stem = convolve(5, widths[0], 2)
+        self.stem = make_stage(5, widths[0], 2)
         pairs = list(itertools.pairwise(widths))
         self.down = nn.ModuleList(
-            nn.Sequential(convolve(low, high, 2), convolve(high, high)) for low, high in pairs
+            nn.Sequential(make_stage(low, high, 2), make_stage(high, high)) for low, high in pairs
         )
         width, tokens = widths[-1], (size // 2 ** len(widths)) ** 2
         self.positions = nn.Parameter(torch.randn(1, tokens, width) * 0.02)
         self.blocks = nn.Sequential(Block(width, 4, 2 * width), Block(width, 4, 2 * width))
         pairs.reverse()
         self.reduce = nn.ModuleList(nn.Conv2d(high, low, 1) for low, high in pairs)
-        self.up = nn.ModuleList(convolve(2 * low, low) for low, _ in pairs)
+        self.up = nn.ModuleList(make_stage(2 * low, low) for low, _ in pairs)
         self.mask = nn.Conv2d(widths[0], 3, 1)
         self.quality = nn.Linear(widths[-1], 3)
 

@@ -9,7 +9,7 @@ from workbench.run.targets.host import HOST, Host
 
 def find_target(name: str, power: str = "") -> type[Host]:
     """The kind of a target by its name; UsageError if there is none, or none of this power mode."""
-    kind, forms = name.partition(":")[0], plugin.names_of("targets")
+    kind, forms = name.partition(":")[0], plugin.list_names("targets")
     form = next((form for form in forms if re.split(r"\W", form)[0] == kind), "")
     found = Host if name == HOST.name else plugin.find("targets", form)
     if found is None:

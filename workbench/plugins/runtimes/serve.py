@@ -1,6 +1,6 @@
 """A process that runs a model in another runtime, behind the protocol of the native runner.
 
-``python -m workbench.plugins.runtimes.process JSON``, where the JSON has the fields of `Settings`.
+``python -m workbench.plugins.runtimes.serve JSON``, where the JSON has the fields of `Settings`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from operator import attrgetter
@@ -54,7 +54,7 @@ class Model(NamedTuple):
     spans: Callable[[], list[list[Span]]] = list
 
 
-def main(text: str) -> None:
+def answer_commands(text: str) -> None:
     """Open the model, then answer commands until standard input ends."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what compilers print is no answer
@@ -216,6 +216,15 @@ def open_torch(settings: Settings, arrays: Sequence[np.ndarray]) -> Model:
 
     if not settings.traced:
         return Model(run, torch.get_num_threads())
+    timed, spans = _time_operators(module, leaves, names)
+    return Model(lambda: flatten(timed()), torch.get_num_threads(), lambda: spans)
+
+
+def _time_operators(
+    module: Any, inputs: Sequence[Any], names: Mapping[str, str]
+) -> tuple[Callable[[], Any], list[list[Span]]]:
+    """What runs a graph, and the operators of each time that it ran, by their ``names``."""
+    import torch
 
     spans: list[list[Span]] = []
 
@@ -233,12 +242,12 @@ def open_torch(settings: Settings, arrays: Sequence[np.ndarray]) -> Model:
 
     timer = Timer(module)
 
-    def run_timed() -> list[Any]:
+    def run() -> Any:
         spans.append([])
         with torch.inference_mode():
-            return flatten(timer.run(*leaves, enable_io_processing=False))
+            return timer.run(*inputs, enable_io_processing=False)
 
-    return Model(run_timed, torch.get_num_threads(), lambda: spans)
+    return run, spans
 
 
 def _call_directly(module: Any) -> None:
@@ -361,4 +370,4 @@ def build_etdump(name: str, runs: Sequence[tuple[Span, Sequence[Span]]]) -> byte
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    answer_commands(sys.argv[1])

@@ -113,26 +113,36 @@ def batch(
     ['done', 'done']
     >>> wb.open_run(f"{portfolio.folder}/{portfolio.cells[0].run}")  # doctest: +SKIP
     """
-    path = Path(matrix)
-    content = read_matrix(path)
+    path, content = Path(matrix), read_matrix(Path(matrix))
     cells = plan_cells(content)
     selected = select_cells(cells, only)
     if HOST in content.targets and (not dask or dask.startswith(LOCAL)):
-        runner = find_runner()
-        for isa in content.isa:
-            check_toggle(content.measure_options(HOST, isa), runner)
-    folder = locate_portfolio(path, out).resolve()
-    command = ["workbench", "batch", str(path), *(["--out", str(out)] if out else [])]
-    command += ["--dask", dask] if dask else []
-    with lock_folder(folder):
+        _check_toggles(content)
+    folder, devices = locate_portfolio(path, out).resolve(), name_devices(selected)
+    with lock_folder(folder), open_client(jobs or count_jobs(), devices, dask) as client:
         by_name = {c.name: c for c in (*recall_cells(cells, content, folder), *selected)}
-        devices = sorted({device_behind(cell.target) for cell in selected})
-        with open_client(jobs or count_jobs(), devices, dask) as client:
-            work = RunningBatch(content, folder, by_name, command, client, progress)
-            client.subscribe_topic(work.name, lambda event: work.tell(event[1]))
-            for stage in STAGES:
-                work.run(stage, selected)
+        command = _write_command(path, out, dask)
+        work = RunningBatch(content, folder, by_name, command, client, progress)
+        work.run_all(selected)
         return publish(folder, content, [*work.cells.values()])
+
+
+def _check_toggles(matrix: Matrix) -> None:
+    """UsageError if this machine has not a CPU extension of a matrix."""
+    runner = find_runner()
+    for isa in matrix.isa:
+        check_toggle(matrix.measure_options(HOST, isa), runner)
+
+
+def name_devices(cells: Sequence[Cell]) -> list[str]:
+    """The devices that some cells are measured on."""
+    return sorted({device_behind(cell.target) for cell in cells})
+
+
+def _write_command(path: Path, out: str | Path | None, dask: str) -> list[str]:
+    """The command that does the same."""
+    command = ["workbench", "batch", str(path), *(["--out", str(out)] if out else [])]
+    return [*command, "--dask", dask] if dask else command
 
 
 @dataclass
@@ -149,6 +159,12 @@ class RunningBatch:
     doing: str = ""
     fraction: float = 0.0
     publish_at: float = 0.0
+
+    def run_all(self, cells: Sequence[Cell]) -> None:
+        """Run all stages of these cells, and say what the workers do."""
+        self.client.subscribe_topic(self.name, lambda event: self.tell(event[1]))
+        for stage in STAGES:
+            self.run(stage, cells)
 
     def run(self, stage: str, cells: Sequence[Cell]) -> None:
         """Run a stage of these cells, unless they failed; those of one program share its export."""
