@@ -65,10 +65,10 @@ def test_the_explorer_has_the_parts_of_the_latency(sample):
 def test_tables_say_of_which_latency_they_have_the_parts(sample):
     m = run_of(sample).subject
     if m.emulated:
-        assert "By type of operator (emulated" in str(wb.show(m, "operators"))
+        assert "by type of operator (emulated" in str(wb.show(m, "operators"))
         return
     text = str(wb.show(m, "operators", top=1000))
-    whole = re.search(r"By type of operator, of ([\d.]+) (\S+)\*\*", text)
+    whole = re.search(r"by type of operator, of ([\d.]+) (\S+)\*\*", text)
     ms = {"ms": 1.0, "us": 1e-3, "µs": 1e-3}
     assert float(whole[1]) * ms[whole[2]] == pytest.approx(m.latency_ms, rel=0.005)
     cells = [row.split(" | ")[4] for row in text.split("\n\n")[1].splitlines()[2:]]

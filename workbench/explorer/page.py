@@ -39,7 +39,7 @@ _NO_PLACE = (
     " {{ display: none; }}"
 )
 #: Pixels of a page in a frame, by its view.
-_HEIGHTS = {"": 900, "categories": 330, "levels": 460, "what-if": 460}
+_HEIGHTS = {"": 900, "categories": 345, "levels": 460, "what-if": 460}
 _ROWS = 20  #: Operators of a page without scripts.
 _AGAIN = "Run the cell again to select."
 

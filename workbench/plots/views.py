@@ -191,7 +191,7 @@ def _operators(m: Measurement, top: int) -> Iterator[Part]:
     operators = drop_overhead(m.operators.assign(name=label_operators(m.operators)))
     around = m.operators.drop(operators.index)[["mean_ms", "share"]].sum()
     columns, times = ["name", "category"], ["mean_ms", "std_ms", "share"]
-    caption = f"By type of operator{_of_latency(m)}"
+    caption = f"{m.label}, by type of operator{_of_latency(m)}"
     nodes = operators.get("nodes", pd.Series(None, operators.index, dtype=object))
     operators["operator"] = [*map(name_function, operators["operator"].astype(object), nodes)]
     yield show_table(_add_up(operators, []), top=top, caption=caption)
@@ -315,10 +315,8 @@ def _code(ab: Comparison, top: int) -> Iterator[Part]:
     table = pd.DataFrame({"experiment": name_sides(ab), "samples": proof.samples})
     table["code"] = [list_classes(shares) for shares in (proof.before, proof.after)]
     table["share"] = [proof.vanished, proof.appeared]
-    caption = (
-        f"{proof.outcome}; share: samples in functions that the other side did not run; "
-        f"{wording.format_share(proof.noticed, 1)} was detectable"
-    )
+    caption = f"Machine code: {proof.outcome}; share: samples in functions that the other side did "
+    caption += f"not run, of which {wording.format_share(proof.noticed, 1)} would have shown"
     yield show_table(emulation.mark_emulated(table) if ab.emulated else table, caption=caption)
 
 
