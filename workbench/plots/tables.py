@@ -52,7 +52,7 @@ _CSS = (
     "# td{padding:.22em .4em;border-bottom:1px solid #8883;text-align:left}"
 )
 _NUMBER_CSS = "# .c{0}{{text-align:right}}# td.c{0}{{white-space:nowrap}}"
-_PROSE_CSS = "# .c{0}{{min-width:min(14em,28vw);overflow-wrap:anywhere}}"
+_PROSE_CSS = "# .c{0}{{min-width:min(12em,26vw);overflow-wrap:anywhere}}"
 _SHORT_CSS = "# td.c{0}{{white-space:nowrap}}"
 _CHIP_CSS = "white-space:nowrap;border-left:.75em solid"
 NOT_RECORDED = "Not recorded in this run."
