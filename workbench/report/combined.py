@@ -182,7 +182,8 @@ def _tabulate_runs(several: Comparisons, links: Mapping[str, str]) -> Iterator[T
     runs = several.runs
     columns = ["run", "latency_ms", "low_ms", "high_ms"]
     columns += ["speedup", "low", "high", "outcome"] if several.answers else []
-    columns += [name for name in SUMMARY if runs[name].notna().any()] + ["grade"]
+    resources = [name for name in SUMMARY if name != "anonymous_mb"]  # which only programs need
+    columns += [name for name in resources if runs[name].notna().any()] + ["grade"]
     speedups = several.latencies[["name", "speedup", "low", "high", "outcome"]]
     lines = runs.merge(speedups, "left", left_on="run", right_on="name")
     caption = "Latency without tracing"

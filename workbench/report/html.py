@@ -6,7 +6,7 @@ import html
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from importlib import resources
 from itertools import takewhile
 from typing import Any
@@ -150,7 +150,7 @@ def _templates() -> Environment:
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
     templates.filters |= {"figures": format_figure, "plural": plural}
-    templates.globals |= {"draw_shares": draw_shares, "legend": draw_chips(COLORS)}
+    templates.globals |= {"draw_shares": draw_shares, "draw_legend": partial(draw_chips, COLORS)}
     templates.filters["typeset"] = typeset
     templates.filters["markdown"] = mistune.create_markdown(escape=True)
     return templates

@@ -166,6 +166,7 @@ def render_index(portfolio: Portfolio) -> str:
         absent=[head for head, name in OPTIONAL.items() if not any(row[name] for *_, row in rows)],
         details=("threads", *OPTIONAL),
         busy=any(row["busy"] for *_, row in rows),
+        pale=all(row["pale"] for *_, row in rows if row["shares"]),
         rows=rows,
     )
 
