@@ -18,6 +18,7 @@ from workbench.analysis.compare_runs import (
     describe_uses,
     find_measurements,
     name_pair,
+    name_runs,
     pair_runs,
     split_name,
     suggest_interleaving,
@@ -28,6 +29,7 @@ from workbench.analysis.run import Comparison
 from workbench.emulation import WRONG
 from workbench.errors import WorkbenchError, printable
 from workbench.frames import GATE_ROWS
+from workbench.names import number_equal
 from workbench.plots.tables import show_aligned, show_table
 from workbench.store import atomic_write
 from workbench.wording import format_range, format_ratio
@@ -43,6 +45,8 @@ _UNMEASURED = {
     "peak memory": ("the memory of a side was not measured", "--fail-memory-above"),
     "first output": ("the starts of a side were not measured", "--fail-start-above"),
 }
+#: Resources that only the JSON has.
+_FOR_PROGRAMS = ("CPU time of a start", "anonymous memory", "PSS")
 
 
 @dataclass(frozen=True)
@@ -135,6 +139,9 @@ def compare_named(
     if not by:
         return gate
     aligned = several.align(by)
+    if subject:
+        heads = number_equal(name_runs([*measurements.values()]))
+        aligned["run"] = aligned["run"].map(dict(zip(measurements, heads, strict=True)))
     rows = pd.concat([gate.rows, judge_latencies(_list_parts(aligned), limits)], ignore_index=True)
     return replace(gate, rows=rows, aligned=aligned)
 
@@ -251,6 +258,9 @@ def show_gate(gate: Gate) -> list[object]:
     elif not gate.verdicts:
         columns = gate.rows.columns.drop("level" if gate.limits else ["level", "gate"])
         table = [show_table(gate.rows, columns)]
-    resources = [] if gate.resources is None else ["", show_table(gate.resources), ""]
+    resources = []
+    if gate.resources is not None:
+        rows = gate.resources[~gate.resources["resource"].isin(_FOR_PROGRAMS)]
+        resources = ["", show_table(rows if gate.limits else rows.drop(columns="gate")), ""]
     outcome = [gate.outcome] if gate.limits else []
     return [*gate.verdicts, *table, *resources, *outcome, *gate.notes]
