@@ -19,10 +19,13 @@ _UNTOLD = ("etrecord", "recipe", "fresh")
 _CALLS = {"export": "export_model", "profile": "profile"}
 
 
-def write_command(m: Measurement, verb: str = "export", **changes: Any) -> str:
+def write_command(
+    m: Measurement, verb: str = "export", constant: tuple[str, ...] = (), **changes: Any
+) -> str:
     """``workbench export MODEL --dtype int8 ...`` of a measured program with some changes.
 
-    Of a module of a script, the line of Python that does the same.
+    Inputs that are ``constant`` are told as an option of the measurement. Of a module of a script,
+    the line of Python that does the same.
     """
     options = ExportOptions()
     if export := m.export:
@@ -35,11 +38,11 @@ def write_command(m: Measurement, verb: str = "export", **changes: Any) -> str:
         if each.name in changes or not (value == each.default or each.name in _UNTOLD):
             told[each] = value
     if m.in_script:
-        return _call(m, verb, {each.name: value for each, value in told.items()})
+        return _call(m, verb, {each.name: value for each, value in told.items()}, constant)
     words = ["workbench", verb, "MODEL"]
     for each, value in told.items():
         words += _write_option(each, value)
-    return " ".join(words)
+    return " ".join([*words, *(("--constant", ",".join(constant)) if constant else ())])
 
 
 def _write_option(option: Field[Any], value: Any) -> list[str]:
@@ -57,10 +60,11 @@ def _write_option(option: Field[Any], value: Any) -> list[str]:
     return [word for each in values if each for word in (flag, shlex.quote(each))]
 
 
-def _call(m: Measurement, verb: str, told: Mapping[str, Any]) -> str:
+def _call(m: Measurement, verb: str, told: Mapping[str, Any], constant: tuple[str, ...]) -> str:
     """``wb.export_model(net, x, wb.ExportOptions(dtype='int8'))``."""
     given = ", ".join(f"{name}={value!r}" for name, value in told.items())
     options = f", wb.ExportOptions({given})" if given else ""
+    options += f", measure=wb.MeasureOptions(constant={constant!r})" if constant else ""
     return f"wb.{_CALLS[verb]}({find_names(m).arguments}{options})"
 
 

@@ -39,7 +39,7 @@ def find_staying(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding
     if not named:
         guess = ", which may stay between calls: a guess"
         step = f", if {names} stay{'s' * (len(inputs) == 1)} while others change"
-        command = f"{commands.write_command(m, 'profile')} --constant {','.join(inputs)}"
+        command = commands.write_command(m, "profile", constant=tuple(inputs))
     text = f"without what depends on {names} only"
     yield Finding(
         f"{part} on {names} only{guess}",

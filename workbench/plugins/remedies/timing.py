@@ -61,7 +61,11 @@ def time_sides(
             while len(blocks) < wanted:
                 if len(blocks) >= least and time.monotonic() - started > seconds:
                     break
-                blocks.append(_restart(sides, runner, measurement.clock))
+                # Of two cores, one may have less time for this machine.
+                core = runner.target.core(measurement.threads, len(blocks))
+                bound = [] if core is None else ["--cpus", str(core)]
+                both = [[*side, *bound] for side in sides]
+                blocks.append(_restart(both, runner, measurement.clock))
             return np.array(blocks)
 
         first = restart(RESTARTS, min(FIRST_S, budget_s), LEAST_RESTARTS)
@@ -72,12 +76,24 @@ def time_sides(
 def conclude(blocks: np.ndarray, margins: tuple[float, float]) -> Interval:
     """The gain in ms of both sides' times, a row for each restart, and its 95 % interval.
 
-    The margins are how much less and more a remedy may gain in the program, as parts of the time
-    before.
+    What slows a restart down slows both sides: the gain is that of the median time before, by the
+    mean share that the restarts saved. The margins are how much less and more a remedy may gain in
+    the program, as parts of the time before.
     """
-    gains, before = blocks[:, 0] - blocks[:, 1], float(blocks[:, 0].mean())
-    gain, half = float(gains.mean()), float(half_width(gains, _QUANTILE))
-    return gain, gain - half - margins[0] * before, gain + half + margins[1] * before
+    before, savings = typical_time(blocks), _list_savings(blocks)
+    saved, half = float(savings.mean()), float(half_width(savings, _QUANTILE))
+    low, high = saved - half - margins[0], saved + half + margins[1]
+    return before * saved, before * low, before * high
+
+
+def typical_time(blocks: np.ndarray) -> float:
+    """The time before in ms, of the restart in the middle."""
+    return float(np.median(blocks[:, 0]))
+
+
+def _list_savings(blocks: np.ndarray) -> np.ndarray:
+    """Which part of the time before each restart saved."""
+    return 1 - blocks[:, 1] / blocks[:, 0]
 
 
 def count_needed(
@@ -87,15 +103,16 @@ def count_needed(
 
     As many as these if nothing is open, or if more than the ``most`` would be needed.
     """
-    gain, low, high = conclude(blocks, margins)
-    before, gains = float(blocks[:, 0].mean()), blocks[:, 0] - blocks[:, 1]
-    room = abs(gain) - margins[0 if gain > 0 else 1] * before
+    _, low, high = conclude(blocks, margins)
+    savings = _list_savings(blocks)
+    saved = float(savings.mean())
+    room = abs(saved) - margins[0 if saved > 0 else 1]
     if low > 0 or high < 0 or room <= 0:
         return len(blocks)
     from scipy.special import stdtrit  # which takes a tenth of a second to import
 
     quantile = float(stdtrit(2 * RESTARTS, _QUANTILE))
-    needed = math.ceil((quantile * float(gains.std(ddof=1)) / room) ** 2)
+    needed = math.ceil((quantile * float(savings.std(ddof=1)) / room) ** 2)
     return max(2 * len(blocks), needed) if needed <= most else len(blocks)
 
 

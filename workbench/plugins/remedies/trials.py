@@ -23,7 +23,7 @@ from workbench.graphs import (
     tree_leaves,
 )
 from workbench.jobs import Runner
-from workbench.plugins.remedies.timing import BEST, LIMIT_S, conclude, time_sides
+from workbench.plugins.remedies.timing import BEST, LIMIT_S, conclude, time_sides, typical_time
 
 if TYPE_CHECKING:  # these import PyTorch
     from torch.fx import Graph, Node
@@ -336,6 +336,7 @@ class _Bench:
             before, after, self.measurement, self.runner, margins=margins, budget_s=self.budget_s
         )
         scales = self._extrapolate(rewrite)
+        before_ms = typical_time(blocks)
         gain, *interval = conclude(blocks, margins)
         ends = [scale * end for scale in scales for end in interval]
         return replace(
@@ -343,8 +344,8 @@ class _Bench:
             tried=len(parts) or trial.parts,
             whole=not parts,
             restarts=len(blocks),
-            before_ms=float(blocks[:, 0].mean()),
-            after_ms=float(blocks[:, 1].mean()),
+            before_ms=before_ms,
+            after_ms=before_ms - gain,
             gain_ms=scales[0] * gain,
             low_ms=min(ends),
             high_ms=max(ends),
