@@ -171,3 +171,62 @@ def test_weights_are_not_there_twice():
 @pytest.mark.parametrize("case", KEPT)
 def test_experts_that_count_stay(case):
     assert rewrite(*KEPT[case])[1] == 0
+
+
+def chosen_matrices(net, x):
+    """A gate, the matrices that it chose of each kind, and what stays of it."""
+    weights, chosen = route(net, x)
+    return weights, chosen, net.up, net.down
+
+
+def by_batches(net, x):
+    """A copy of the weights for each token and expert, as batched implementations have it."""
+    weights, chosen, up, down = chosen_matrices(net, x)
+    h = up[chosen.flatten()] @ x.repeat_interleave(2, 0)[..., None]
+    y = torch.bmm(down[chosen.flatten()], fn.silu(h)).squeeze(-1)
+    return (y * weights.flatten()[:, None]).unflatten(0, (-1, 2)).sum(1)
+
+
+def by_einsum(net, x):
+    weights, chosen, up, down = chosen_matrices(net, x)
+    h = torch.einsum("tkoi,ti->tko", up[chosen], x)
+    y = torch.einsum("tkoi,tki->tko", down[chosen], fn.silu(h))
+    return (y * weights[..., None]).sum(1)
+
+
+def by_embedding(net, x):
+    """Weights as the rows of a table, and rows of tokens in front of them."""
+    weights, chosen, up, down = chosen_matrices(net, x)
+    one = fn.embedding(chosen[:, 0], up.flatten(1)).view(len(x), HIDDEN, WIDTH)
+    other = fn.embedding(chosen[:, 0], down.flatten(1)).view(len(x), WIDTH, HIDDEN)
+    return (fn.silu(x[:, None] @ one.mT) @ other.mT)[:, 0] * weights[:, :1]
+
+
+def by_sums(net, x):
+    weights, chosen, up, down = chosen_matrices(net, x)
+    h = fn.silu((up[chosen[:, 0]] * x[:, None]).sum(-1))
+    return (down[chosen[:, 0]] * h[:, None]).sum(-1, keepdim=True)[..., 0] * weights[:, :1]
+
+
+def by_an_index_from_the_end(net, x):
+    """Some columns for each matrix; the last dimension of both is that of the sum."""
+    _, chosen, up, _ = chosen_matrices(net, x)
+    return up[chosen[:, 0] - COUNT] @ x[:, :, None].expand(-1, -1, 3).cumsum(-1)
+
+
+@pytest.mark.parametrize(
+    ("function", "count"),
+    [(by_batches, 2), (by_einsum, 2), (by_embedding, 2), (by_sums, 2)]
+    + [(by_an_index_from_the_end, 1)],
+)
+def test_for_many_tokens_no_weights_are_copied(function, count):
+    torch.manual_seed(0)
+    weights = {"up": torch.randn(COUNT, HIDDEN, WIDTH), "down": torch.randn(COUNT, WIDTH, HIDDEN)}
+    module, x = Net(function, make()[0], **weights).eval(), torch.randn(16, WIDTH)
+    exported = wb.rewrite(torch.export.export(module, (x,)), "experts")
+    assert exported.changes["experts"] == count
+    for _ in range(3):
+        torch.testing.assert_close(exported.module()(x), module(x), rtol=1e-4, atol=1e-4)
+        x = torch.randn(16, WIDTH)
+    few = torch.export.export(module, (torch.randn(1, WIDTH),))
+    assert wb.rewrite(few, "experts").changes["experts"] == 0, "reading all would take longer"

@@ -145,14 +145,15 @@ class Finding:
 
     @cached_property
     def id(self) -> str:
-        """Its remedy or rule, and the hash of both, of the operators and of what would be changed.
+        """Its remedy or rule, and a hash: of what would be changed, else of rule and operators.
 
-        It is the same in each run of a program.
+        It is the same in each run of a program; so a trial stays known when rules claim others.
         """
         parts = sorted(self.rewrite.parts) if self.rewrite else []
-        text = f"{self.rule} {self.remedy} {sorted(self.operators)} {parts}"
-        text += "" if self.operators else self.cause.partition(":")[0]
-        text += self.rewrite.name if isinstance(self.rewrite, Change) else ""
+        text = f"{self.rewrite.name} {parts}" if self.rewrite and any(parts) else ""
+        if not text:
+            text = f"{self.rule} {self.remedy} {sorted(self.operators)}"
+            text += "" if self.operators else self.cause.partition(":")[0]
         number = hashlib.sha256(text.encode()).hexdigest()[:6]
         return f"{(self.remedy or self.rule).replace(' ', '_')}-{number}"
 
@@ -338,9 +339,14 @@ def _group(finding: Finding) -> int:
 
 
 def _limit(finding: Finding, findings: Sequence[Finding]) -> float:
-    """What a finding is ranked by: no more than exact ones that claim some of its operators."""
-    expected = finding.expected_ms
-    if finding.exact or finding.gain.basis in ("measured", "checked"):
+    """What a finding is ranked by: no more than exact ones that claim some of its operators.
+
+    Another dtype, which computes something else, counts by what it was shown to gain at least.
+    """
+    expected, was_shown = finding.expected_ms, finding.gain.basis in ("measured", "checked")
+    if was_shown and finding.remedy in PRECISIONS:
+        expected = finding.gain.low
+    if finding.exact or was_shown:
         return 0.0 if math.isnan(expected) else expected
     operators = {*finding.operators}
     exact = [each for each in findings if each.exact and not operators.isdisjoint(each.operators)]

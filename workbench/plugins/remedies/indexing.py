@@ -2,35 +2,50 @@
 
 Kernels that index several axes, or add, compute the place of each element. Rows of one axis are
 copied whole once that axis is the first one. Sums of rows by an index are the product with a
-matrix, which counts how often each row is added to each sum.
+matrix, which counts how often each row is added to each sum. Products with matrices that an index
+chose copy these; those of all matrices copy the rows that were chosen.
 """
 
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import product as product_of
 from typing import Any, NamedTuple
 
 import torch
 from torch.fx import Node
 
-from workbench.graphs import VIEWS
+from workbench.graphs import VIEWS, function_of, readers
 from workbench.plugins.remedies.equivalence import (
     MOST_ELEMENTS,
+    MOST_KEPT,
     Equivalent,
     Finder,
     arguments_of,
     elements,
     is_float,
     is_static,
+    least_db,
     reshape,
+    sqnr,
     value,
 )
 
 aten: Any = torch.ops.aten
 #: What an element costs whose place is computed, in multiplications: some 20 nanoseconds.
 PLACED = 1 << 8
+#: Of an element of a matrix that is copied, packed and multiplied for each product, the share of
+#: the time that reading it once takes, and that multiplying it by a row takes; elements of all
+#: matrices at most. Of products of 256 to 1 024 columns, 8 and 32 matrices and 2 to 128 products,
+#: on one core of a server.
+_READ, _MULTIPLIED, _MOST_CHOSEN_FROM = 0.3, 0.016, 1 << 27
 _SUMMED = {
     aten.index_add.default, aten.index_add_.default, aten.index_put.default,
     aten.index_put_.default, aten.scatter_add.default, aten.scatter_add_.default,
 }  # fmt: skip
 _CHOSEN = {aten.index.Tensor, aten.index_select.default, aten.embedding.default}
+_PRODUCTS = {aten.bmm.default, aten.matmul.default, aten.einsum.default}
+_ARRANGED = VIEWS | {aten.transpose.int, aten.permute.default, aten.mT.default}
 _REPEATED = VIEWS | {aten.expand.default, aten.expand_as.default, aten.repeat.default}
 
 
@@ -137,3 +152,115 @@ def _find_product(finder: Finder, sums: _Indexed, last: Node) -> Equivalent | No
         code="counts = torch.zeros(len(total), len(x)).index_put((target, source), ones, True)\n"
         "total = counts @ x  # for total.index_add(0, target, x[source])",
     ))  # fmt: skip
+
+
+class _Chosen(NamedTuple):
+    """Matrices that an index chose, the constant with all, what multiplies them, all operators."""
+
+    indexed: _Indexed
+    matrices: Node
+    other: Node
+    nodes: list[Node]
+
+
+def find_chosen_products(finder: Finder, last: Node) -> Equivalent | None:
+    """Products with matrices that an index chose, as some rows of the products with all."""
+    key = "products with chosen matrices"
+    if key not in finder.memory:
+        products = filter(None, (_read_chosen(finder, node) for node in finder.nodes))
+        finder.memory[key] = {each.nodes[-1]: each for each in products}
+    product = finder.memory[key].get(last)
+    if product is None or not (is_float(last) and is_static(last)):
+        return None
+    given = {node: finder.sample(node) for node in (product.other, product.indexed.index)}
+    x = finder.constants[product.matrices].reshape(value(product.indexed.x).shape)
+    expected = finder.run(product.nodes, {**given, product.indexed.x: x})
+    for each in _list_products(finder, product):
+        ratio = sqnr(each.build(*given.values(), *each.constants), expected)
+        if ratio > least_db(expected):
+            return replace(each, sqnr_db=ratio)
+    return None
+
+
+def _read_chosen(finder: Finder, node: Node) -> _Chosen | None:
+    """The product with matrices that a node copies, if nothing else reads these."""
+    indexed = _read(node)
+    if indexed is None or indexed.added is not None or indexed.axis:
+        return None
+    matrices = indexed.x
+    while matrices not in finder.constants and matrices.target in VIEWS:
+        matrices = matrices.all_input_nodes[0]
+    is_whole = elements(matrices) == elements(indexed.x) <= _MOST_CHOSEN_FROM
+    if matrices not in finder.constants or indexed.index in finder.constants or not is_whole:
+        return None
+    nodes, others = [node], list[Node]()
+    while len(readers(nodes[-1])) == 1:
+        nodes.append(readers(nodes[-1])[0])
+        function = function_of(nodes[-1])
+        others += [each for each in nodes[-1].all_input_nodes if each is not nodes[-2]]
+        if function in (*_PRODUCTS, aten.sum.dim_IntList):
+            break
+        if not (function in _ARRANGED or (function is aten.mul.Tensor and len(others) == 1)):
+            return None
+    if len(others) != 1 or len(nodes) == 1:
+        return None
+    other = others[0]
+    while (
+        other.target in VIEWS
+        and len(readers(other)) == 1
+        and elements(other) == elements(other.all_input_nodes[0])
+    ):
+        nodes.insert(0, other)
+        other = other.all_input_nodes[0]
+    return (
+        _Chosen(indexed, matrices, other, nodes) if is_float(other) and is_static(other) else None
+    )
+
+
+def _list_products(finder: Finder, product: _Chosen) -> Iterator[Equivalent]:
+    """The products with all matrices, for each way in which rows and columns may be arranged."""
+    (x, _, index, *_), constant, other, nodes = product
+    shape, count, many = value(nodes[-1]).shape, elements(index), value(x).shape[0]
+    for turned in (False, True)[: value(other).ndim - 1]:
+        inner = value(other).shape[-2 if turned else -1]
+        width = elements(x) // (many * inner)
+        rows = elements(nodes[-1]) // (count * width) if width else 0
+        sources = elements(other) // (inner * rows) if rows else 0
+        if not sources or count % sources or count * rows * width != elements(nodes[-1]):
+            continue
+        share = sources / count  # several matrices may be chosen for one row
+        kept = many * (_READ / count + share * _MULTIPLIED * rows) / (1 + _MULTIPLIED * rows)
+        matrices = finder.constants[constant]
+        ways = [matrices.reshape(many, width, inner), matrices.reshape(many, inner, width).mT]
+        for weights, across in product_of(ways, (False, True)[: 1 + (rows > 1)]):
+            if kept > MOST_KEPT:
+                break
+            build = partial(
+                _choose_rows, sizes=(sources, count, rows, many), turned=turned, across=across,
+                shape=shape,
+            )  # fmt: skip
+            yield Equivalent(
+                "experts", f"the products with all {many} matrices, without a copy of each that is "
+                "chosen", tuple(nodes), nodes[-1], (other, index), build, kept,
+                constants=(weights.reshape(many * width, inner).contiguous(),),
+                code="y = F.linear(x, weights.flatten(0, 1)).unflatten(1, weights.shape[:2])\n"
+                "y = y[torch.arange(len(x)), chosen]  # for weights[chosen] @ x[..., None]",
+            )  # fmt: skip
+
+
+def _choose_rows(
+    x: Any, index: Any, weights: Any, *,
+    sizes: tuple[int, int, int, int], turned: bool, across: bool, shape: Sequence[int],
+) -> Any:  # fmt: skip
+    """Rows of the products with all matrices: for each source, rows of it, and matrix."""
+    sources, count, rows, many = sizes
+    x = x.mT if turned else x
+    products = torch.nn.functional.linear(x.reshape(sources * rows, -1), weights)
+    first = torch.arange(count) // (count // sources) * rows
+    places = (first[:, None] + torch.arange(rows)) * many
+    # A negative index counts from the end.
+    places = places + index.reshape(count, 1) % many
+    products = products.reshape(sources * rows * many, -1).index_select(0, places.reshape(-1))
+    if across:
+        products = products.reshape(count, rows, -1).mT
+    return products.reshape(shape)

@@ -48,7 +48,7 @@ from workbench.plugins.remedies.graph import (
     separate_constants,
     use_single_precision,
 )
-from workbench.plugins.remedies.indexing import find_sums
+from workbench.plugins.remedies.indexing import find_chosen_products, find_sums
 from workbench.plugins.remedies.linear import count_products, find_matrices
 from workbench.plugins.remedies.loops import find_loops, find_tables
 from workbench.plugins.remedies.moves import TRANSPOSES, find_slices, find_undone
@@ -109,7 +109,7 @@ def _list_finders(backend: str) -> dict[str, Find]:
     functions, matrices = rules.pop("functions"), rules.pop("matrices")
     return rules | {
         "order": _first(find_order, find_resized),
-        "experts": find_experts,
+        "experts": _first(find_experts, find_chosen_products),
         "branches": find_branches,
         "transposes": find_undone,
         "convolutions": find_convolution,

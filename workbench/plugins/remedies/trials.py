@@ -348,7 +348,7 @@ class _Bench:
             after_ms=before_ms - gain,
             gain_ms=scales[0] * gain,
             low_ms=min(ends),
-            high_ms=max(ends),
+            high_ms=min(max(ends), before_ms if not parts else self.measurement.latency_ms),
             sqnr_db=sqnr_db,
             delegates=delegates,
             kernels=kernels,
