@@ -215,15 +215,14 @@ def by_an_index_from_the_end(net, x):
 
 
 @pytest.mark.parametrize(
-    ("function", "count"),
-    [(by_batches, 2), (by_einsum, 2), (by_embedding, 2), (by_sums, 2)]
-    + [(by_an_index_from_the_end, 1)],
+    "function", [by_batches, by_einsum, by_embedding, by_sums, by_an_index_from_the_end]
 )
-def test_for_many_tokens_no_weights_are_copied(function, count):
+def test_for_many_tokens_no_weights_are_copied(function):
     torch.manual_seed(0)
     weights = {"up": torch.randn(COUNT, HIDDEN, WIDTH), "down": torch.randn(COUNT, WIDTH, HIDDEN)}
     module, x = Net(function, make()[0], **weights).eval(), torch.randn(16, WIDTH)
     exported = wb.rewrite(torch.export.export(module, (x,)), "experts")
+    count = 1 if function is by_an_index_from_the_end else 2
     assert exported.changes["experts"] == count
     for _ in range(3):
         torch.testing.assert_close(exported.module()(x), module(x), rtol=1e-4, atol=1e-4)

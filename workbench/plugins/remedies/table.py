@@ -109,8 +109,8 @@ _TABLE = (
     ),
     Remedy(
         "experts",
-        "of a mixture of experts those alone that are chosen, for a few tokens; for many, the products "
-        "with all, instead of a copy of the weights for each token",
+        "of a mixture of experts those alone that are chosen, for a few tokens; for many, the "
+        "products with all, instead of a copy of the weights for each token",
         "self.up = torch.stack([e.up.weight.t() for e in self.experts])  # in __init__\n"
         "torch.bmm(x, self.up[chosen])  # chosen: of topk(); x: a row for each of them",
     ),
