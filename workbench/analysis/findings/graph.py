@@ -22,6 +22,8 @@ from workbench.wording import format_size, plural
 _HEAD = 0.25
 #: Kernels that XNNPACK computes only with constant weights.
 _WEIGHED = ("mm", "addmm", "convolution")
+#: Kernels that copy what an index chooses.
+_CHOOSING = {"index", "index_select", "embedding", "gather"}
 
 
 def find_fixed(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
@@ -303,7 +305,7 @@ def _tell_undelegated(
     kernels = part["operator"].map(name_kernel)
     finding = Finding(
         f"{_names(part)} {'run' if kernels.nunique() > 1 else 'runs'} outside the delegate"
-        f"{f' ({reason})' if reason else ''}: {times}{around}",
+        f"{f' ({reason})' if reason else ''}: {times}{around}{_describe_copies(m, part)}",
         Gain.at_most(spent.high + joined_calls_ms(m, keys)),
         [*keys, *layouts, *calls],
         place=gains.layers_of(part),
@@ -316,6 +318,19 @@ def _tell_undelegated(
         action += "ETRecord: remedies are looked for in its graph"
         return replace(finding, action=action, command="workbench profile MODEL")
     return finding
+
+
+def _describe_copies(m: Measurement, part: pd.DataFrame) -> str:
+    """How much kernels copy that an index chooses, and how fast; empty of others, or if small."""
+    if m.roof is None or not _CHOOSING.issuperset(part["operator"].map(name_kernel)):
+        return ""
+    written = [tensor for step in gains.steps_of(m, part.index) for tensor in step.writes]
+    size = sum(m.flow.tensors[each].size_bytes for each in written if each in m.flow.tensors)
+    spent, memory = time_spent(m, part.index), m.roof.bandwidths[-1][1]
+    if spent.ms < LEAST_PART * m.latency_ms or not size:
+        return ""
+    speed = 2 * size / spent.ms / 1e6  # they are read, too
+    return f", {format_size(size)} at {speed:.0f} GB/s (main memory: {memory:.0f} GB/s)"
 
 
 def find_rest(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:

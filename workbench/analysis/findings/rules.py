@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from workbench import plugin
 from workbench.analysis.findings import bounds, graph, layouts, quantised, sizes, staying, times
 from workbench.analysis.findings.finding import (
-    LESS,
-    MORE,
     REST,
     Finding,
     Gain,
@@ -156,7 +154,7 @@ def _limit_gain(m: Measurement, gain: Gain, operators: Collection[str], spent: G
         return Gain(basis="unmeasurable")
     least, most = (1.0, 1.0) if gain.basis == "bound" else scale_error(m, operators, spent.ms)
     if gain.basis == "removal":  # what stays finds other data in the caches
-        least, most = (1 - LESS) * least, (1 + MORE) * most
+        least, most = (1 - Gain.LESS) * least, (1 + Gain.MORE) * most
     limit = most * spent.high + joined_calls_ms(m, operators)
     high = min(most * gain.high, limit, m.latency_ms)
     ms = gain.ms if math.isnan(gain.ms) else min(gain.ms, high)

@@ -13,7 +13,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from workbench import WorkbenchError, find_runner, open_program
-from workbench.api import Finding, Progress, Rewrite, Trial, UsageError, silent, unknown_name
+from workbench.api import Finding, Gain, Progress, Rewrite, Trial, UsageError, silent, unknown_name
 from workbench.graphs import (
     PRECISIONS,
     Change,
@@ -38,11 +38,10 @@ _log = logging.getLogger(__name__)
 #: remedy is tried on all of it. What it gains is uncertain by a hundredth of the time, by which two
 #: programs of one graph may differ, and by what a gain differs between two moments of a machine.
 SMALL_OPERATORS, SMALL_MS, OF_PROGRAM, OF_MOMENT = 400, 20.0, 0.01, 0.03
-#: How much less, and more, a remedy may gain in the program than on a part alone, as parts of the
-#: part's time: there, other data is in the caches. Where fewer operators run outside of delegates,
-#: or in fewer delegates, those around are joined, too, and their layouts go. Of the networks of
-#: `tests/benchmarks/field.py` and 24 others, on two machines: 6 % less to 13 % and 31 % more.
-LESS, MORE, MORE_JOINED = 0.08, 0.15, 0.32
+#: How much more a remedy may gain in the program than on a part alone, as a part of its time, where
+#: fewer operators run outside of delegates, or in fewer delegates: those around are joined, too,
+#: and their layouts go. Of the networks that `Gain.MORE` is of: 31 % more.
+MORE_JOINED = 0.32
 #: Operators of the parts that are tried together, at most; steps of a loop share theirs.
 _MOST_OPERATORS, _MOST_OF_LOOPS = 40, 600
 #: Parts that are tried of those with the same operators, at most.
@@ -328,7 +327,7 @@ class _Bench:
         delegates = before.count("delegate"), after.count("delegate")
         kernels = before.count("kernel"), after.count("kernel")
         joins = delegates[1] < delegates[0] or kernels[1] < kernels[0]
-        margins = LESS, MORE_JOINED if joins else MORE
+        margins = Gain.LESS, MORE_JOINED if joins else Gain.MORE
         parts = self.tried[rewrite]
         if not parts:
             margins = OF_PROGRAM, OF_PROGRAM
