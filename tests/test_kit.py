@@ -11,10 +11,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from changed_runs import change_manifest
+from needed import needs
 from rewritten import analyze, rewrite_manifest
 
 import workbench as wb
 
+pytestmark = needs("convert")
 #: A run like those of the kit, with the sides named as it expects them.
 NAMES = {"avx512_off": "linux_sme2_off", "avx512_on": "linux_sme2_on"}
 

@@ -22,16 +22,17 @@ from .records.trials import Applied, Trial
 from .remedies import Remedies, Remedy
 from .run.sides import Graph, Settings, Side
 from .store import atomic_write, load_record, safe_name
-from .trace.writers import to_csv, write_csvs
+from .trace.etdump import TRACING
+from .trace.writers import to_csv
 from .wording import format_ratio, format_size, plural
 
 __all__ = [
-    "EXISTING", "SCHEMA_VERSION", "WRONG", "Applied", "Attribute", "Chart", "Document", "Finding",
-    "Frame", "Gain", "Graph", "Ink", "Options", "Output", "Part", "Plugin", "Progress",
+    "EXISTING", "SCHEMA_VERSION", "TRACING", "WRONG", "Applied", "Attribute", "Chart", "Document",
+    "Finding", "Frame", "Gain", "Graph", "Ink", "Options", "Output", "Part", "Plugin", "Progress",
     "Remedies", "Remedy", "Rewrite", "Rewriter", "Rule", "RunnerError", "Section", "Settings",
     "Side", "Speedup", "Table", "Trial", "UsageError", "View", "atomic_write", "check_request",
     "command", "draws", "format_ratio", "format_size", "half_width", "label_operators",
     "load_record", "option", "options_of", "plural", "safe_name", "show_note", "show_progress",
     "show_table", "silent", "structure", "tabulate_spans", "to_csv", "to_json", "to_plain",
-    "unknown_name", "write_csvs",
+    "unknown_name",
 ]  # fmt: skip

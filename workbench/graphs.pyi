@@ -28,7 +28,7 @@ from .models.loader import LoadedModel
 from .models.sources import reason
 from .process import silence
 from .run.locks import lock_device
-from .run.tensor_files import locate_inputs, read_output
+from .run.tensor_files import read_output
 from .upstream import (
     find_eager_function,
     find_schema,
@@ -43,7 +43,7 @@ __all__ = [
     "Replacement", "TracedModel", "Unwritable", "add_constant", "cut_out", "drop_unused",
     "fake_mode_of", "find_eager_function", "find_rewriter", "find_root", "find_schema",
     "fold_constants", "function_of", "hash_code", "is_overwritten", "is_pure", "list_aliases",
-    "locate_inputs", "lock_device", "lower_model", "mark_overwritten", "operator_label",
-    "overwrites", "predict_calls", "read_output", "readers", "reason", "record_values", "resize",
-    "silence", "trace_model", "tree_leaves", "tree_map", "versions",
+    "lock_device", "lower_model", "mark_overwritten", "operator_label", "overwrites",
+    "predict_calls", "read_output", "readers", "reason", "record_values", "resize", "silence",
+    "trace_model", "tree_leaves", "tree_map", "versions",
 ]  # fmt: skip

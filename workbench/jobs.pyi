@@ -17,7 +17,7 @@ from .report.artifacts import write_artifacts
 from .report.html import render_page
 from .report.kernel import read_template
 from .report.report import is_reported
-from .run.bundle import fetch_tool
+from .run.build import Toolchain
 from .run.locks import device_behind, lock_folder
 from .run.plan import check_toggle
 from .run.runner import Runner
@@ -28,9 +28,9 @@ from .upstream import list_llm_transforms
 from .workflow import list_subjects
 
 __all__ = [
-    "LONGEST_LABEL", "REWRITES", "Host", "Recipe", "Runner", "TargetError", "abridge_gain",
-    "apply_recipe", "check_toggle", "compare_samples", "contrast_models", "default_root",
-    "device_behind", "fetch_tool", "is_reported", "keep_accuracy", "list_classes",
+    "LONGEST_LABEL", "REWRITES", "Host", "Recipe", "Runner", "TargetError", "Toolchain",
+    "abridge_gain", "apply_recipe", "check_toggle", "compare_samples", "contrast_models",
+    "default_root", "device_behind", "is_reported", "keep_accuracy", "list_classes",
     "list_llm_transforms", "list_subjects", "lock_folder", "measure_layer_noise", "open_target",
     "parse_name", "read_template", "render_page", "run_file", "with_limits", "write_artifacts",
     "write_command",

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -61,6 +62,7 @@ from workbench.records.runs import (
     Start,
 )
 from workbench.records.trials import Scope, Trial
+from workbench.run.tensor_files import locate_inputs
 from workbench.trace import samples
 from workbench.trace.etdump import read_etdump
 
@@ -168,6 +170,11 @@ class Measurement(Noun):
     def original(self) -> Original:
         """The model that its program was exported from."""
         return Original(self)
+
+    @property
+    def input_files(self) -> Sequence[Sequence[Path]]:
+        """The files that it was run on: of calls that fill its state, then of the timed one."""
+        return locate_inputs(self.run.record.plan, self.run.path)[self.name]
 
     @property
     def facts(self) -> dict[str, Any]:

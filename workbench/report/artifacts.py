@@ -31,7 +31,6 @@ from workbench.store import (
     load_layers,
     sha256_of,
 )
-from workbench.trace.writers import write_csvs
 
 Document = dict[str, Any]
 #: Rows of a timeline, which take about 110 bytes each.
@@ -63,11 +62,12 @@ def write_explorer(names: dict[str, Any]) -> None:
 def write_artifacts(run: Run, *, whole: bool = False) -> list[Path]:
     """Write the JSON files of a run, and the CSV files beside each measurement's first trace.
 
-    Timelines are of the first inferences of each restart, in `MOST_ROWS` rows; if ``whole``, of
-    all. Saved metrics have none of them.
+    A plug-in writes the latter. Timelines are of the first inferences of each restart, in
+    `MOST_ROWS` rows; if ``whole``, of all. Saved metrics have none of them.
     """
     if not run.traced:
         return []
+    write_csvs = plugin.find("attributes", "workbench.write_csvs")
     tables = [
         write_csvs(
             m.read_processes(),
@@ -77,7 +77,7 @@ def write_artifacts(run: Run, *, whole: bool = False) -> list[Path]:
             rows=None if whole else MOST_ROWS // len(m.sessions),
         )
         for m in run.measurements
-        if m.sessions
+        if m.sessions and write_csvs
     ]
     return [*itertools.chain(*tables), *write_documents(run)]
 

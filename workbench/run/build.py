@@ -16,10 +16,11 @@ import threading
 import zipfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from workbench.errors import RunnerError, WorkbenchError, install_command
 from workbench.key import make_key
@@ -45,12 +46,6 @@ TRIVIAL = """\
 #include <thread>
 int main() { return std::optional<int>{}.value_or(std::filesystem::path{"/"}.is_relative()); }
 """
-
-#: Of the architectures with a runner, by ``uname -m``: Debian's name, and the dynamic loader.
-ARCHITECTURES = {
-    "aarch64": ("arm64", "ld-linux-aarch64.so.1"),
-    "x86_64": ("amd64", "ld-linux-x86-64.so.2"),
-}
 
 
 def find_sdk() -> Path:
@@ -104,6 +99,41 @@ def zig_compiler(machine: str) -> list[str]:
     return [str(zig), "c++", "-target", f"{machine}-linux-gnu.2.28"]
 
 
+@dataclass(frozen=True)
+class Toolchain:
+    """A compiler for another machine, and the executorch package that a runner there needs."""
+
+    sdk: Path
+    compiler: tuple[str, ...]
+    cached = staticmethod(cached)
+
+    @staticmethod
+    def download(command: Sequence[str], *, what: str, cwd: Path | None = None) -> None:
+        """Run a package manager's command."""
+        hint = "check the network and the configuration of pip and apt"
+        run_tool(command, f"cannot get {what}", hint, cwd)
+
+    @classmethod
+    def of(cls, machine: str) -> Self:
+        """That for an architecture (``uname -m``); parts are downloaded on first use."""
+        version = metadata.version("executorch")  # that which is installed here
+        wheel = fetch_wheel("executorch", version, f"manylinux_2_28_{machine}")
+        installed = shutil.which(f"{machine}-linux-gnu-g++")
+        compiler = [installed] if installed else zig_compiler(machine)
+        return cls(wheel / "executorch", tuple(compiler))
+
+    @property
+    def key(self) -> str:
+        """A short hash of everything that a runner's binary depends on."""
+        return fingerprint(self.sdk, self.compiler, "$ORIGIN")
+
+    def compile(self, folder: Path) -> None:
+        """Compile the runner into a folder, beside what it is linked with."""
+        for name in LIBRARIES:
+            shutil.copy(library_path(self.sdk, name), folder)
+        compile_runner(self.sdk, self.compiler, folder / "runner", rpath="$ORIGIN")
+
+
 def fetch_wheel(package: str, version: str, platform: str = "") -> Path:
     """The unpacked wheel of a package, by pip; for this machine or another ``platform``.
 
@@ -126,7 +156,7 @@ def _unpack_wheel(requirement: str, platform: str, folder: Path) -> None:
             what = f"no known hash of the wheels of {requirement}"
             raise WorkbenchError(what, install=f"executorch=={TESTED[-1]}")
         flags += ["--require-hashes", "--dest", downloads, "-r", str(wanted)]
-        download([*_pip(), "download", *flags], what=requirement)
+        Toolchain.download([*_pip(), "download", *flags], what=requirement)
         (wheel,) = Path(downloads).glob("*.whl")
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(folder)
@@ -173,12 +203,6 @@ def run_tool(command: Sequence[str], problem: str, hint: str, cwd: Path | None =
         lines = text.strip().splitlines()
         reason = next((line for line in lines if _ERROR.search(line)), lines[0])
         raise WorkbenchError(f"{problem}: {reason.strip()}", where=where, hint=hint)
-
-
-def download(command: Sequence[str], *, what: str, cwd: Path | None = None) -> None:
-    """Run a package manager's command."""
-    hint = "check the network and the configuration of pip and apt"
-    run_tool(command, f"cannot get {what}", hint, cwd)
 
 
 def compile_flags(sdk: Path, rpath: str = "") -> list[str]:

@@ -9,13 +9,7 @@ from typing import Any
 
 from workbench.errors import StoreError
 from workbench.options import Progress, silent
-from workbench.run.build import (
-    build_runner,
-    find_operator_libraries,
-    find_sdk,
-    outline_runner,
-)
-from workbench.run.bundle import bundle_command, make_bundle
+from workbench.run.build import find_operator_libraries, outline_runner
 from workbench.run.isa import Isa, read_isa
 from workbench.run.locks import device_behind, lock_device
 from workbench.run.session import RunnerSession
@@ -87,14 +81,8 @@ def find_runner(
         if not Path(path).is_file():
             raise StoreError("no such library of operators", where=path)
     given = [target.push(Path(path).resolve()) for path in operators]
-    if target is HOST:
-        binary, libraries = build_runner(progress=progress), find_sdk() / "lib"
-        command = [str(binary)]
-        given += map(str, find_operator_libraries())
-    else:
-        libraries = make_bundle(target.machine)
-        binary, there = libraries / "runner", target.push_folder(libraries)
-        command = target.command(bundle_command(target.machine, there))
+    command, binary, libraries = target.install_runner(progress)
+    given += map(str, find_operator_libraries()) if target is HOST else ()
     description: dict[str, Any] = outline_runner(command, binary)
     if operators:
         hashes = (f"{Path(path).name} {sha256_of(Path(path))[:12]}" for path in operators)

@@ -359,11 +359,6 @@ def _nest_timed(
         enclosing.append((row, its_group, began))
 
 
-def are_leaves(events: pd.DataFrame) -> np.ndarray:
-    """Which events of a frame contain no others."""
-    return ~events["event"].isin(events["parent"]).to_numpy()
-
-
 # --- the frame -----------------------------------------------------------------------------------
 
 

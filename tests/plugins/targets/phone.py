@@ -11,9 +11,9 @@ import time
 
 from workbench.errors import WorkbenchError
 from workbench.plugins.targets.android import Android
+from workbench.plugins.targets.bundle import fetch_debian
 from workbench.plugins.targets.qemu import Qemu
 from workbench.plugins.targets.remote import Remote
-from workbench.run.bundle import fetch_debian
 
 SERIAL = "127.0.0.1:5555"
 

@@ -17,7 +17,6 @@ from workbench.api import Finding, Gain, Progress, Rewrite, Trial, UsageError, s
 from workbench.graphs import (
     PRECISIONS,
     Change,
-    locate_inputs,
     reason,
     silence,
     tree_leaves,
@@ -280,9 +279,8 @@ class _Bench:
         if m.phase.method not in ("", "forward"):
             raise UsageError(f"the model of method {m.phase.method} is not known here")
         examples = tree_leaves(self.trace.exported.example_inputs)
-        files = locate_inputs(m.run.record.plan, m.run.path)[m.name]
         calls = []
-        for tensors, paths in zip((*m.phase.before, m.phase.inputs), files, strict=True):
+        for tensors, paths in zip((*m.phase.before, m.phase.inputs), m.input_files, strict=True):
             if len(tensors) != len(examples):
                 raise UsageError(f"the phase {m.phase.name} has other inputs than the model")
             call = list[Any]()

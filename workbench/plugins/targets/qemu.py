@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from workbench import WorkbenchError
-from workbench.api import unknown_name
-from workbench.jobs import Host, fetch_tool
+from workbench.api import Progress, silent, unknown_name
+from workbench.jobs import Host
+from workbench.plugins.targets.bundle import fetch_tool, install_bundle
 
 #: The first version with SME2.
 OLDEST = (10, 1)
@@ -54,6 +55,10 @@ class Qemu(Host):
     def command(self, argv: Sequence[str]) -> list[str]:
         """The local command that runs ``argv`` on the emulated CPU."""
         return [str(self.emulator), "-cpu", PROPERTIES.get(self.cpu, self.cpu), *argv]
+
+    def install_runner(self, progress: Progress = silent) -> tuple[list[str], Path, Path]:
+        """A bundle of the runner with all its libraries."""
+        return install_bundle(self)
 
     def outline(self) -> dict[str, Any]:
         """The emulated CPU, the emulator, and the machine that it runs on."""

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from workbench import WorkbenchError
-from workbench.api import UsageError, atomic_write, safe_name
+from workbench.api import Progress, UsageError, atomic_write, safe_name, silent
 from workbench.jobs import Host, TargetError
+from workbench.plugins.targets.bundle import install_bundle
 
 #: Time limit of a command, in seconds.
 TIMEOUT_S = 30.0
@@ -73,6 +74,10 @@ class Remote(Host, abc.ABC):
         if "\0" in word:
             raise UsageError("a shell word cannot have a null byte", where=repr(word))
         return shlex.quote(word)
+
+    def install_runner(self, progress: Progress = silent) -> tuple[list[str], Path, Path]:
+        """A bundle of the runner with all its libraries, which is copied there."""
+        return install_bundle(self)
 
     def push(self, path: Path) -> str:
         """Copy a local file there, under its hash; returns its path there."""

@@ -17,6 +17,8 @@ from statistics import median
 from typing import IO, Any, Self
 
 from workbench.errors import TargetError
+from workbench.options import Progress, silent
+from workbench.run.build import build_runner, find_sdk
 from workbench.store import sha256_of
 
 #: Of an answer that is kept in memory, in bytes: ``/proc/cpuinfo`` takes 2 kB a core.
@@ -135,6 +137,11 @@ class Host:
     def quote(self, word: str) -> str:
         """A word, quoted so that it arrives unchanged when it follows a `command`."""
         return word
+
+    def install_runner(self, progress: Progress = silent) -> tuple[list[str], Path, Path]:
+        """The command that starts the runner there, its binary here, and its libraries here."""
+        binary = build_runner(progress=progress)
+        return [str(binary)], binary, find_sdk() / "lib"
 
     def push(self, path: Path) -> str:
         """Copy a local file there unless it is there already; returns its path there."""

@@ -1,26 +1,22 @@
 """The native runner for another machine with all its libraries, from pip and apt, in a folder."""
 
+import hashlib
 import platform
 import shutil
 import subprocess
 from collections.abc import Sequence
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 
-from workbench.errors import WorkbenchError, unknown_name
-from workbench.key import make_key
-from workbench.run.build import (
-    ARCHITECTURES,
-    LIBRARIES,
-    compile_runner,
-    download,
-    fetch_wheel,
-    fingerprint,
-    zig_compiler,
-)
-from workbench.store import cached
+from workbench import WorkbenchError
+from workbench.api import unknown_name
+from workbench.jobs import Host, Toolchain
 
+#: Of the architectures with a runner, by ``uname -m``: Debian's name, and the dynamic loader.
+ARCHITECTURES = {
+    "aarch64": ("arm64", "ld-linux-aarch64.so.1"),
+    "x86_64": ("amd64", "ld-linux-x86-64.so.2"),
+}
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 #: The Debian release that packages come from, and its backports for newer ones.
 SUITE, BACKPORTS = "trixie", "trixie-backports"
@@ -33,43 +29,38 @@ C_LIBRARIES = ("libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt
 CPP_LIBRARIES = ("libstdc++.so.6", "libgcc_s.so.1")
 
 
-def make_bundle(machine: str) -> Path:
-    """A folder with a runner for an architecture (``uname -m``) and all that it needs; cached."""
+def install_bundle(target: Host) -> tuple[list[str], Path, Path]:
+    """Copy a bundle to a target, as `Host.install_runner`; it is made on first use, and cached."""
+    machine = target.machine
     if machine not in ARCHITECTURES:
         raise unknown_name("architecture", machine, ARCHITECTURES)
-    # In the version that is installed here.
-    version = metadata.version("executorch")
-    wheel = fetch_wheel("executorch", version, f"manylinux_2_28_{machine}")
-    installed = shutil.which(f"{machine}-linux-gnu-g++")
-    sdk, compiler = wheel / "executorch", [installed] if installed else zig_compiler(machine)
-    name = f"bundles/{machine}-{fingerprint(sdk, compiler, '$ORIGIN')}"
-    return cached(name, partial(_fill, machine, sdk, compiler))
+    toolchain = Toolchain.of(machine)
+    name = f"bundles/{machine}-{toolchain.key}"
+    folder = Toolchain.cached(name, partial(_fill, machine, toolchain))
+    there, (_, loader) = target.push_folder(folder), ARCHITECTURES[machine]
+    start = [f"{there}/{loader}", "--library-path", there]
+    command = target.command([*start, f"{there}/runner", "--lib_dir", there])
+    return command, folder / "runner", folder
 
 
-def bundle_command(machine: str, folder: str) -> list[str]:
-    """The command that starts the runner from a copy of its bundle in ``folder``."""
-    _, loader = ARCHITECTURES[machine]
-    start = [f"{folder}/{loader}", "--library-path", folder]
-    return [*start, f"{folder}/runner", "--lib_dir", folder]
-
-
-def _fill(machine: str, sdk: Path, compiler: list[str], folder: Path) -> None:
+def _fill(machine: str, toolchain: Toolchain, folder: Path) -> None:
     debian, loader = ARCHITECTURES[machine]
     names = (loader, *C_LIBRARIES, *CPP_LIBRARIES)
     files = [f"usr/lib/{machine}-linux-gnu/{name}" for name in names]
     packages = ("libc6", "libstdc++6", "libgcc-s1")
     shutil.copytree(fetch_debian(packages, files, architecture=debian), folder)
-    for name in (*LIBRARIES, *KERNELS, *BACKENDS):
-        shutil.copy(sdk / "lib" / f"lib{name}.so", folder)
-    compile_runner(sdk, compiler, folder / "runner", rpath="$ORIGIN")
+    for name in (*KERNELS, *BACKENDS):
+        shutil.copy(toolchain.sdk / "lib" / f"lib{name}.so", folder)
+    toolchain.compile(folder)
 
 
 def fetch_debian(
     packages: Sequence[str], files: Sequence[str], *, architecture: str, suite: str = SUITE
 ) -> Path:
     """The ``files`` of some Debian packages, all in one folder, by apt."""
-    name = f"debian/{packages[0]}-{suite}-{architecture}-{make_key(packages, files)[:8]}"
-    return cached(name, partial(_unpack_debian, packages, files, architecture, suite))
+    digest = hashlib.sha256("\n".join([*packages, "", *files]).encode()).hexdigest()
+    name = f"debian/{packages[0]}-{suite}-{architecture}-{digest[:8]}"
+    return Toolchain.cached(name, partial(_unpack_debian, packages, files, architecture, suite))
 
 
 def fetch_tool(package: str, file: str) -> Path:
@@ -87,7 +78,7 @@ def _unpack_debian(
     workplace, everything = folder.parent, folder.parent / "everything"
     _download_debian(packages, architecture, suite, workplace)
     for deb in workplace.glob("*.deb"):
-        download(["dpkg-deb", "--extract", str(deb), str(everything)], what=deb.name)
+        Toolchain.download(["dpkg-deb", "--extract", str(deb), str(everything)], what=deb.name)
     folder.mkdir()
     for file in files:
         if not (everything / file).is_file():
@@ -104,8 +95,8 @@ def _download_debian(packages: Sequence[str], architecture: str, suite: str, fol
         source = f"Types: deb\nURIs: {mirror}\nSuites: {suite}\nComponents: main\n{signed}"
         (folder / "etc" / "mirror.sources").write_text(source)
         try:
-            download([*apt, "update"], what=f"Debian {suite}", cwd=folder)
-            download([*apt, "download", *packages], what=", ".join(packages), cwd=folder)
+            Toolchain.download([*apt, "update"], what=f"Debian {suite}", cwd=folder)
+            Toolchain.download([*apt, "download", *packages], what=", ".join(packages), cwd=folder)
             return
         except WorkbenchError as error:
             failure = error
