@@ -2,11 +2,9 @@
 
 import pandas as pd
 
-from workbench.analysis.findings import text
-
 COLUMNS = (
     "rank", "id", "rule", "cause", "place", "spent", "gain_ms", "low_ms", "high_ms", "share", "of",
-    "basis", "action", "hint", "remedy", "operators", "heading", "tried", "also",
+    "basis", "action", "hint", "remedy", "operators", "heading", "also",
 )  # fmt: skip
 
 
@@ -14,13 +12,16 @@ def tabulate(noun):
     """The findings of a run or measurement, or a list of them, a row each."""
     findings = noun if isinstance(noun, list | tuple) else noun.opportunities
     rows = [
-        text.to_record(each, rank)
-        | {
-            "hint": text.write_hint(each),
+        {
+            **{name: getattr(each, name, None) for name in COLUMNS},
+            **{"gain_ms": each.gain.ms, "low_ms": each.gain.low, "high_ms": each.gain.high},
+            "rank": rank,
+            "of": each.gain.of,
+            "basis": each.gain.basis,
+            "action": each.action or "no known remedy",
+            "hint": "" if each.is_hopeless else f"{each.command}\n{each.code}",
             "operators": "\n".join(each.operators),
-            "tried": text.describe_trial(each),
             "also": [other.rule for other in each.also],
-            "spent": each.spent,
         }
         for rank, each in enumerate(findings, 1)
     ]

@@ -4,8 +4,9 @@ import csv
 import re
 from dataclasses import dataclass
 
-from workbench.errors import UsageError, unknown_name
-from workbench.run.build import NATIVE
+from compiled import NATIVE
+
+from workbench.api import UsageError, unknown_name
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,10 @@
 """Starts of a process whose stages are chosen."""
 
-from workbench.records.runs import ProcessMemory, Stage, Start
+from recorded import recorded
+
+_RECORDED = recorded().record.starts[0]
+Start, Stage = type(_RECORDED), type(_RECORDED.stages[0])
+ProcessMemory = type(_RECORDED.memory)
 
 #: The stages of a made start: name, milliseconds, kilobytes that stay, bytes that are counted.
 _STAGES = (

@@ -81,12 +81,16 @@ class NotebookTests:
                 "test_of_a_run_no_data_of_another_model_is_shown": self.of_one_run,
                 "test_what_measures_live_takes_less_than_three_minutes": self.live,
             }.get(name, self.answers)
-            timed = name == "test_it_runs_in_process"
-            marks = {
-                stem: [pytest.mark.cases] * (timed and stem not in self.fast) for stem in chosen
-            }
+            timed = {
+                "test_it_runs_in_process": {*chosen} - {*self.fast},
+                "test_a_wrong_run_dir_is_an_error_of_one_line": {"10_on_a_device"},  # it exports
+            }.get(name, ())
             cases = [
-                pytest.param(ROOT / "notebooks" / f"{stem}.ipynb", marks=marks[stem], id=stem)
+                pytest.param(
+                    ROOT / "notebooks" / f"{stem}.ipynb",
+                    marks=[pytest.mark.cases] * (stem in timed),
+                    id=stem,
+                )
                 for stem in chosen
             ]
             metafunc.parametrize("path", cases)

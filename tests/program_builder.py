@@ -1,7 +1,7 @@
 """Measurements of small programs with known operators and times, for tests of the findings."""
 
 import tempfile
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +15,7 @@ from workbench.analysis.operators import load_scheme
 from workbench.analysis.roofline import build_roof
 from workbench.analysis.run import Measurement, Run
 from workbench.frames import QUALITY
-from workbench.records.exports import Export, Partition
+from workbench.records.exports import Partition
 from workbench.records.layers import Instruction, Method, Origin, Value, XNode, XValue
 from workbench.records.runs import Batch, Ceilings, Experiment, Plan, Probe, RunRecord, Session
 from workbench.store import save_run
@@ -68,14 +68,6 @@ def layout(reads, writes, perm, ms, **others):
 
 def transpose(reads, writes, perm, ms, **others):
     return Node("StaticTranspose", reads, writes, ms, {"perm": perm}, **others)
-
-
-def exported(dtype="fp32", partition=(), **changes):
-    """The export record of a program."""
-    names = {each.name: "" for each in fields(Export) if each.type == "str" or each.type is str}
-    names |= {"dtype": dtype, "partition": tuple(partition), "inputs": (), "outputs": ()}
-    names |= {"undelegated": (), "delegates": {}, "versions": {}, "options": {}, "fidelity": ()}
-    return Export(**names | {"size_bytes": 0, "seconds": 0.0} | changes)
 
 
 def left(kernel, reason, source="act.py:2"):

@@ -12,8 +12,7 @@ import pytest
 from devices import find_check
 
 import workbench as wb
-from workbench.process import child_environment
-from workbench.run.locks import runner_options
+from workbench.jobs import Runner
 
 
 def test_a_machine_is_described_in_full():
@@ -86,7 +85,10 @@ def test_a_command_keeps_what_it_compiles_whatever_the_variable_says(tmp_path):
     assert [*(tmp_path / "compiled").rglob("*.pyc")]
 
 
-def test_children_keep_what_they_compile(monkeypatch):
+def test_children_keep_what_they_compile(monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
-    assert "PYTHONDONTWRITEBYTECODE" not in child_environment()
-    assert "PYTHONDONTWRITEBYTECODE" not in runner_options()["env"]
+    told = tmp_path / "told"
+    code = f"import os; open({str(told)!r}, 'w').write(' '.join(os.environ))"
+    with pytest.raises(wb.WorkbenchError, match="ended"):
+        Runner((sys.executable, "-S", "-c", code), {}).open([], timeout_s=60)
+    assert "PATH" in told.read_text() and "PYTHONDONTWRITEBYTECODE" not in told.read_text()

@@ -32,7 +32,12 @@ from workbench.run.locks import runner_options
 from workbench.run.recorder import begin_run, name_run
 from workbench.run.runner import find_runner
 from workbench.run.session import RunnerSession
-from workbench.run.tensor_files import locate_inputs
+from workbench.run.tensor_files import (
+    compare_output_bytes,
+    locate_inputs,
+    random_bytes,
+    read_output,
+)
 
 needs_compiler = pytest.mark.skipif(installed_compiler() is None, reason="no C++ compiler")
 
@@ -113,6 +118,9 @@ def test_everything_is_measured_and_recorded(plan, runner, tmp_path):
             assert (run_dir / session.etdump).stat().st_size > 0
     assert len(run.agreements) == len(plan.experiments) - 1
     assert all(agreement.agree for agreement in run.agreements)
+    kit = json.loads((run_dir / "manifest.json").read_text())
+    assert kit["model"] == plan.pte
+    assert {each["experiment"] for each in kit["results"]} == {e.name for e in plan.experiments}
 
 
 names = st.lists(st.text(min_size=1), min_size=1, max_size=5, unique=True)
@@ -422,3 +430,75 @@ def test_what_ran_decides_after_names_and_a_choice_before_them():
     assert sides("a b", lacking=["a", "b"], shown="neither") == ("a>b", BY_ORDER)
     with pytest.raises(UsageError, match="unknown experiment 'x' -> valid: a, b"):
         sides("a b", baseline="x")
+
+
+# --- input and output files -----------------------------------------------------------------------
+
+
+def agreement(a, b, dtype="float32"):
+    a, b = np.asarray(a, dtype=np.float32), np.asarray(b, dtype=np.float32)
+    return compare_output_bytes(a, b, names=("a", "b"), threads=1, output=0, dtype=dtype)
+
+
+def test_outputs_of_any_size_are_compared_whole():
+    values = np.random.default_rng(0).standard_normal(2**20 + 3).astype(np.float32)
+    values[0] = np.inf
+    other = values.copy()
+    other[-1] += 0.5
+    assert agreement(values, values).agree
+    different = agreement(values, other)
+    assert not different.agree and different.max_abs == pytest.approx(0.5)
+    other[-1] = np.nan
+    assert agreement(values, other).max_abs is None
+
+
+@pytest.mark.parametrize(
+    ("dtype", "error", "agree"),
+    [
+        ("float32", 5e-5, True),
+        ("float32", 5e-4, False),
+        ("float16", 5e-4, True),
+        ("float16", 5e-2, False),
+        ("int8", 0.0, True),
+        ("int8", 1.0, False),
+    ],
+)
+def test_the_tolerance_is_relative_to_the_largest_value(dtype, error, agree):
+    values = np.array([1.0, 100.0])
+    assert agreement(values, values + 100 * error, dtype).agree is agree
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [([np.nan, 1], [1, 1]), ([1, 1], [np.inf, 1]), ([np.inf], [-np.inf]), ([1, 2], [1, 2, 3])],
+)
+def test_what_cannot_be_subtracted_does_not_agree(a, b):
+    result = agreement(a, b)
+    assert result.max_abs is None
+    assert not result.agree
+
+
+def test_nan_in_both_agrees():
+    assert agreement([np.nan, 1], [np.nan, 1]).agree
+
+
+def test_bfloat16_is_widened(tmp_path):
+    values = np.array([1.0, -2.5], dtype=np.float32)
+    path = tmp_path / "out.bin"
+    path.write_bytes((values.view(np.uint32) >> 16).astype(np.uint16).tobytes())
+    np.testing.assert_array_equal(read_output(path, "bfloat16"), values)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "no such dtype"])
+def test_an_incomplete_output_is_refused(tmp_path, dtype):
+    (tmp_path / "out.bin").write_bytes(b"abc")
+    with pytest.raises(RunnerError, match="cannot be read"):
+        read_output(tmp_path / "out.bin", dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int64", "uint8", "bool"])
+def test_random_inputs_of_every_dtype(dtype):
+    size = {"float16": 2, "bfloat16": 2, "int64": 8, "uint8": 1, "bool": 1}[dtype]
+    data = random_bytes(Tensor(dtype, (5, 7)), seed=1)
+    assert len(data) == 35 * size
+    assert len(set(data)) > 1

@@ -113,7 +113,7 @@ int main() {
 """
     )
     binary = tmp_path / "check"
-    compile_cpp(binary, "-Wall", "-Wextra", "-Werror", source=source)
+    compile_cpp(source, binary, "-Wall", "-Wextra", "-Werror")
     table = this_table()
     rng = random.Random(0)
     lines, expected = [], []

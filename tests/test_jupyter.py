@@ -1,17 +1,22 @@
 """The server extension: who may ask for the page of a file, and for which files."""
 
+import contextlib
 import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 
 import pytest
+import torch
 from mutants import PROGRAM
+from processes import wait_for
 
 import workbench as wb
 
@@ -32,6 +37,24 @@ class Owl:
 """
 
 
+class Net(torch.nn.Module):
+    """What a script exported."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Conv2d(3, 8, 3)
+
+    def forward(self, x):
+        return self.first(x)
+
+
+def accepts(host, port):
+    """Whether a server listens there."""
+    with contextlib.suppress(ConnectionRefusedError), socket.create_connection((host, port)):
+        return True
+    return False
+
+
 @pytest.fixture(scope="module")
 def ask(tmp_path_factory):
     """Asks a server for the page of a file below its root; returns the status and the answer."""
@@ -46,6 +69,7 @@ def ask(tmp_path_factory):
     (root / "notes.txt").write_text("secret")
     (root / f"{MARKUP}.py").write_text(CLASSES)
     (root / "bad.py").write_text("class")
+    torch.export.save(torch.export.export(Net(), (torch.ones(1, 3, 9, 9),)), root / "net.pt2")
     (root / "bad.pt2").write_bytes(b"PK" + MARKUP.encode())
     (root.parent / "secret.pte").write_bytes(PROGRAM.read_bytes())
     (root / "link.pte").symlink_to(root.parent / "secret.pte")
@@ -63,6 +87,8 @@ def ask(tmp_path_factory):
     while not (found := re.search(r"http://127\.0\.0\.1:\d+/", log.read_text())):
         assert server.poll() is None and time.monotonic() < deadline, log.read_text()
         time.sleep(0.1)
+    address = urllib.parse.urlsplit(found[0])
+    wait_for(lambda: accepts(address.hostname, address.port))  # it says so before it does
 
     def ask(path, token=TOKEN, other=None, body=None, **headers):
         view, asked = "compare" if other else "explorer", {"path": path, "other": other}
@@ -106,6 +132,11 @@ def test_a_body_that_asks_for_no_file_is_refused(ask, body):
         (f"{MARKUP}.py", "nn.Conv2d"),
         (f"{MARKUP}.py", "nn.Linear"),
         pytest.param("run/manifest.json", '"toy_cnn', marks=pytest.mark.whole),
+        ("net.pt2", "What is delegated is known once it is lowered"),
+        ("net.pt2", ">first<"),
+        ("net.pt2", ">Conv2d<"),
+        ("net.pt2", "test_jupyter.py:"),
+        ("net.pt2", ">896\u00a0B<"),
         (f"{MARKUP}.etdump", "explorer-data"),
     ],
 )

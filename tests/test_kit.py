@@ -12,9 +12,9 @@ import pandas as pd
 import pytest
 from changed_runs import change_manifest
 from needed import needs
-from rewritten import analyze, rewrite_manifest
 
 import workbench as wb
+from workbench.jobs import write_artifacts
 
 pytestmark = needs("convert")
 #: A run like those of the kit, with the sides named as it expects them.
@@ -38,8 +38,7 @@ def folder(tmp_path_factory):
     (run_dir / "manifest.json").write_text(text)
     for path in [*run_dir.rglob("*.csv"), run_dir / "metrics.json"]:
         path.unlink(missing_ok=True)
-    rewrite_manifest(run_dir)
-    analyze(run_dir)
+    write_artifacts(wb.open_run(run_dir))
     return run_dir
 
 
@@ -165,7 +164,7 @@ def test_its_analysis_reads_our_traces_and_the_run_stays_readable(kit, folder, t
         assert second == pytest.approx(first[: len(second)], abs=1e-5)
     kept = shutil.ignore_patterns("analysis_summary.json")
     shutil.copytree(folder, copy, ignore=kept, dirs_exist_ok=True)
-    analyze(copy)  # its summary replaced ours
+    write_artifacts(wb.open_run(copy))  # its summary replaced ours
     again, before = (json.loads((f / "analysis_summary.json").read_text()) for f in (copy, folder))
     assert again == before | {"run_dir": again["run_dir"]}
 
@@ -189,7 +188,7 @@ def test_warm_up_is_in_no_table(folder, tmp_path):
     traced = [replace(s, batches=(), skipped=1) for s in run.record.sessions if s.etdump]
     copy = Path(shutil.copytree(folder, tmp_path / "out_net" / "runs" / "linux"))
     change_manifest(copy, sessions=tuple(traced))
-    analyze(copy)
+    write_artifacts(wb.open_run(copy))
     before, after = (r["linux_sme2_on"] for r in (run, wb.open_run(copy)))
     methods = before.events.query("kind == 'method' and run >= 0")["duration_ns"]
     kept = after.events.query("kind == 'method' and run >= 0")

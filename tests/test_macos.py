@@ -1,13 +1,14 @@
 """What can be said of macOS without a Mac: cpuinfo's layout there, and that the runner links."""
 
+from importlib import metadata
 from pathlib import Path
 
 import lief
 import pytest
-from compiled import link_for_mac, mac_sdk
 from isa_table import load_table
 
 import workbench as wb
+from workbench.run.build import ZIG, compile_runner, fetch_wheel
 
 pytestmark = [pytest.mark.campaign, pytest.mark.timeout(1200)]
 
@@ -22,7 +23,8 @@ def parse(path):
 @pytest.fixture(scope="module")
 def sdk():
     try:
-        return mac_sdk()
+        version = metadata.version("executorch")
+        return fetch_wheel("executorch", version, "macosx_14_0_arm64") / "executorch"
     except wb.WorkbenchError as error:  # it cannot be downloaded
         pytest.skip(str(error))
 
@@ -74,7 +76,9 @@ def test_cpuinfo_writes_its_flags_at_the_offsets_of_the_table(sdk):
 def test_the_runner_links_for_macos(sdk, tmp_path):
     runner = tmp_path / "runner"
     try:
-        link_for_mac(sdk, runner)
+        zig = fetch_wheel("ziglang", ZIG) / "ziglang" / "zig"
+        zig.chmod(0o755)
+        compile_runner(sdk, [str(zig), "c++", "-target", "aarch64-macos"], runner)
     except wb.WorkbenchError as error:
         if "cannot get" not in str(error):
             raise

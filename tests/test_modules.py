@@ -15,7 +15,7 @@ from needed import needs
 from torch import nn
 
 import workbench as wb
-from workbench.analysis.findings.commands import advise_next, write_command
+from workbench.jobs import write_command
 
 PORTABLE = wb.ExportOptions(backend="portable")
 
@@ -99,13 +99,24 @@ def quick(tmp_path, monkeypatch):
     return {"export": PORTABLE, "effort": "quick", "measure": wb.MeasureOptions(toggle="none")}
 
 
+@pytest.fixture
+def next_step(cli):
+    """What `workbench findings` says last of a run."""
+
+    def find(folder):
+        code, _, err = cli("findings", folder)
+        assert code == 0
+        return re.search("^next: (.*)$", err, re.MULTILINE)[1]
+
+    return find
+
+
 @needs("remedies")
-def test_a_finding_of_a_cell_s_module_names_the_magic_and_the_next_step():
+def test_a_finding_of_a_cell_s_module_names_the_magic_and_the_next_step(next_step):
     run = wb.open_run(wb.sample_run("Net"))
     finding = run.opportunities[0]
     assert finding.command == "%workbench export net x --rewrite functions"
-    assert advise_next(run.subject, [finding]).startswith(f"run.apply('{finding.id}')")
-    assert advise_next(run.subject, []).endswith("wb.profile([net, changed], x)")
+    assert next_step(run.path).startswith(f"run.apply('{finding.id}')")
 
 
 @needs("remedies")
@@ -140,10 +151,9 @@ def test_the_next_step_has_the_names_that_a_notebook_uses(quick, shell, capsys, 
 
 
 @pytest.mark.whole
-def test_the_next_step_of_a_lowered_program_names_it_and_its_inputs(tmp_path, monkeypatch):
+def test_the_next_step_of_a_lowered_program_names_it_and_its_inputs(next_step, monkeypatch):
     from executorch.exir import to_edge
 
-    monkeypatch.chdir(tmp_path)
     image = torch.ones(1, 4)
     with warnings.catch_warnings(action="ignore"):
         manager = to_edge(torch.export.export(Net().eval(), (image,)))
@@ -152,7 +162,7 @@ def test_the_next_step_of_a_lowered_program_names_it_and_its_inputs(tmp_path, mo
     measure = wb.MeasureOptions(toggle="none")
     for inputs, names in ((image, "[mine, changed], image"), (None, "[mine, changed]")):
         run = wb.profile(manager, inputs, effort="quick", measure=measure)
-        assert advise_next(run.subject, []).endswith(f"wb.profile({names})")
+        assert next_step(run.path).endswith(f"wb.profile({names})")
 
 
 def test_a_program_is_no_run(tmp_path):
@@ -162,9 +172,8 @@ def test_a_program_is_no_run(tmp_path):
     assert done.returncode == 2 and "not measured yet -> workbench profile" in done.stderr
 
 
-def test_the_next_step_of_a_registered_model_is_a_command():
-    run = wb.open_run(wb.sample_run())
-    step = advise_next(run.subject, run.opportunities)
+def test_the_next_step_of_a_registered_model_is_a_command(next_step):
+    step = next_step(wb.sample_run())
     assert step.startswith("workbench findings ") and " --model mobilenet_v3_small" in step
 
 

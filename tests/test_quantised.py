@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from made_models import exported
 from needed import needs
-from program_builder import Delegate, Kernel, Node, exported, measured
+from program_builder import Delegate, Kernel, Node, measured
 from torch import nn
 
 import workbench as wb

@@ -8,15 +8,8 @@ import pytest
 from findings_table import tabulate
 from hypothesis import given
 from hypothesis import strategies as st
-from program_builder import (
-    Delegate,
-    Kernel,
-    Node,
-    changed,
-    exported,
-    make_roof,
-    measured,
-)
+from made_models import exported
+from program_builder import Delegate, Kernel, Node, changed, make_roof, measured
 from recorded import recorded
 
 import workbench as wb

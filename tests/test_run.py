@@ -141,7 +141,7 @@ def test_the_answer_is_the_verdict_of_the_run(conv_pte, tmp_path):
     def progress(text, _):
         texts.append(text)
 
-    options = wb.MeasureOptions(runs=4, processes=2, roof=False)
+    options = wb.MeasureOptions(runs=4, processes=2, roof=False, evidence=False)
     run = wb.profile(
         shutil.copy(conv_pte, tmp_path), measure=options, progress=progress, answer=answers.append
     )

@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 import pytest
-from compiled import build, compile_cpp
+from compiled import compile_cpp, find_compiler
 
 import workbench as wb
 
@@ -155,7 +155,7 @@ def test_a_failed_check_inside_executorch_is_answered(native, tmp_path):
         'int main() { set_up_platform(); ET_CHECK_MSG(1 == 2, "one is not two"); }\n'
     )
     binary = tmp_path / "check"
-    compile_cpp(binary, source=source)
+    compile_cpp(source, binary)
     answer = assert_fails([binary], code=4, kind="check", says="a check inside ExecuTorch")
     assert "one is not two" in " ".join(answer["log"])
 
@@ -415,7 +415,7 @@ def test_times_that_do_not_add_up_are_left_in_microseconds(native, conv_pte, tmp
     flags = ["--model_path", conv_pte, "--cpu_threads", "1", "--etdump_path", trace]
     source, preload = tmp_path / "wrong.cpp", tmp_path / "wrong.so"
     source.write_text(WRONG_TIMES)
-    subprocess.run([*build.find_compiler(), "-shared", "-fPIC", source, "-o", preload], check=True)
+    subprocess.run([*find_compiler(), "-shared", "-fPIC", source, "-o", preload], check=True)
     monkeypatch.setenv("LD_PRELOAD", str(preload))
     code, answers, _ = ask(native, *flags)
     reason = "in whole microseconds: nanoseconds do not add up to the delegate's time"

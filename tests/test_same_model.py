@@ -12,7 +12,6 @@ from recorded import recorded
 from run_folder import open_made_run
 
 import workbench as wb
-from workbench.records.runs import Agreement, Pair, PlannedProgram
 
 TWO, UNKNOWN = (
     "two models: operators, weights or shapes of inputs differ",
@@ -125,13 +124,15 @@ def test_a_program_that_was_renamed_is_the_same(tmp_path):
 def test_outputs_must_agree_if_both_programs_are_of_one_model(tmp_path, graphs, status, text):
     first, second = (net(graph, created=f"{n}") for n, graph in enumerate(graphs))
     made = open_made_run(tmp_path, {"off": 6.0, "on": 3.0}, export=first, **BRIEF)
-    planned = PlannedProgram("Net-2", second.pte, second.sha256, "Net", "Net-2")
+    facts = {"name": "Net-2", "stem": "Net-2", "pte": second.pte, "sha256": second.sha256}
+    planned = replace(made.subject.program, **facts)
     off, on, *_ = made.record.plan.experiments
     plan = replace(
         made.record.plan, programs=(planned,), experiments=(off, replace(on, program="Net-2")),
-        pairs=(Pair("off", "on", "with Net-2 instead of Net"),),
+        pairs=(replace(made.record.plan.pairs[0], label="with Net-2 instead of Net"),),
     )  # fmt: skip
-    apart = Agreement("off", "on", 1, 0, "float32", 1.0, 1.0, 1e-3, False)
+    differ = {"baseline": "off", "candidate": "on", "max_abs": 1.0, "scale": 1.0, "agree": False}
+    apart = replace(recorded().record.agreements[0], **differ)
     run = with_record(made, plan=plan, exports={"Net-2": second}, agreements=(apart,))
     ab = run.compare()
     assert bool(ab.wrong) == (status == "fail") == ("no speed-up is claimed" in ab.text)

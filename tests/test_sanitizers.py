@@ -7,14 +7,17 @@ of ExecuTorch's headers is compiled into it.
 
 import os
 import re
+import shlex
 import subprocess
 from random import Random
 
 import numpy as np
 import pytest
-from compiled import SDK, compile_cpp
+from compiled import find_compiler
 from devices import needs_compiler
 from mutants import mutate_bytes
+
+import workbench as wb
 
 pytestmark = [pytest.mark.campaign, pytest.mark.timeout(1200), needs_compiler]
 
@@ -29,22 +32,25 @@ OPTIONS = {
 
 
 @pytest.fixture(scope="module")
-def sanitized(tmp_path_factory):
-    """The runner, built to check itself."""
-    binary = tmp_path_factory.mktemp("sanitized") / "runner"
-    try:
-        compile_cpp(binary, *SANITIZE)
-    except subprocess.CalledProcessError as error:
-        if "asan" not in error.stderr:
-            pytest.fail(error.stderr)
-        pytest.skip("this compiler has no sanitizers")
-    return binary
-
-
-def run(binary, *flags, stdin=b""):
-    environment = {**os.environ, **OPTIONS}
+def sanitized():
+    """The command of the runner, built to check itself."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CXX", shlex.join([*find_compiler(), *SANITIZE]))
+        for name, value in OPTIONS.items():
+            patch.setenv(name, value)
+        try:
+            runner = wb.find_runner()
+        except wb.WorkbenchError as error:
+            if "asan" not in str(error):
+                raise
+            pytest.skip("this compiler has no sanitizers")
     # AddressSanitizer's dlopen does not look where the runner's own would.
-    command = [str(binary), "--lib_dir", str(SDK / "lib"), *map(str, flags)]
+    return [*runner.command, "--lib_dir", str(runner.libraries)]
+
+
+def run(sanitized, *flags, stdin=b""):
+    environment = {**os.environ, **OPTIONS}
+    command = [*sanitized, *map(str, flags)]
     done = subprocess.run(command, input=stdin, capture_output=True, timeout=60, env=environment)
     return done.returncode, done.stdout, done.stderr.decode(errors="replace")
 

@@ -11,10 +11,7 @@ from needed import needs
 from torch import nn
 
 import workbench as wb
-from workbench.export.given import write_program
-from workbench.live import ProgramMap
-from workbench.models.pt2 import read_exported
-from workbench.report.opened import make_page
+from workbench.jobs import list_subjects
 
 
 class Sampled(nn.Module):
@@ -98,7 +95,7 @@ def test_an_exported_program_is_exported_as_its_module_is(exported, plain, tmp_p
 @pytest.mark.whole
 def test_lowered_programs_have_the_layers_and_lines_of_the_module(exported, plain, tmp_path):
     edge = lower(exported)
-    programs = [write_program(edge, X, tmp_path), write_program(edge.to_executorch(), X, tmp_path)]
+    programs = list_subjects([edge, edge.to_executorch()], X, tmp_path)
     for program in programs:
         assert program.sha256 == plain.sha256 and program.model == "Sampled"
         assert list_places(program) == list_places(plain)
@@ -107,10 +104,10 @@ def test_lowered_programs_have_the_layers_and_lines_of_the_module(exported, plai
         ]
         assert program.inputs[0].sha256 == plain.inputs[0].sha256
         assert program.export is None, "its graph is not known"
-    known = write_program(lower(exported, generate_etrecord=True), X, tmp_path)
+    (known,) = list_subjects(lower(exported, generate_etrecord=True), X, tmp_path)
     assert known.sha256 == plain.sha256 and known.export.rewrites == plain.export.rewrites
     with pytest.raises(wb.WorkbenchError, match="takes"):
-        write_program(edge.to_executorch(), torch.randn(2, 3), tmp_path)
+        list_subjects(edge.to_executorch(), torch.randn(2, 3), tmp_path)
 
 
 @pytest.mark.whole
@@ -170,28 +167,20 @@ def test_delegates_of_several_backends_are_read_with_what_they_log(tmp_path):
         torch.export.export(Two(), (torch.randn(4, 4),)),
         partitioner=[AddMulPartitionerDemo(), XnnpackPartitioner()],
     )
-    program = write_program(made, None, tmp_path)
+    (program,) = list_subjects(made, None, tmp_path)
     calls = [call.name for call in program.layers.methods[0].instructions]
     assert calls == ["BackendWithCompilerDemo", "XnnpackBackend"]
     assert {o.module_class for o in program.layers.methods[0].origins} == {"Two"}
 
 
-@pytest.fixture
-def front_end(monkeypatch):
-    """A live front end."""
-    monkeypatch.setenv("WORKBENCH_WIDGETS", "1")
-
-
-def test_the_map_of_a_saved_program_has_layers_weights_and_lines(saved):
-    page = make_page("explorer", saved)
-    assert "What is delegated is known once it is lowered" in page
-    for words in (">first<", ">Conv2d<", "test_scripts.py:", ">896\u00a0B<"):
-        assert words in page, words
-
-
 @pytest.mark.cases
-def test_a_program_is_measured_by_its_button(plain, front_end, capsys):
-    shown = ProgramMap(plain)
+def test_a_program_is_measured_by_its_button(plain, monkeypatch, capsys):
+    displayed = []
+    monkeypatch.setenv("WORKBENCH_WIDGETS", "1")
+    with monkeypatch.context() as patch:
+        patch.setattr("workbench.live.display", displayed.append)
+        plain._ipython_display_()
+    shown = displayed[-1]
     assert "Conv2d" in str(shown.shown) and shown.run is None
     shown.button.click()
     assert shown.run.record.plan.sha256 == plain.sha256
@@ -238,7 +227,7 @@ def edit_graph(name, content, edit):
 
 
 def test_a_saved_program_is_read(saved):
-    assert read_exported(saved).module(check_guards=False)(X).shape == (1, 8, 16, 16)
+    assert wb.load_model(str(saved)).module(X).shape == (1, 8, 16, 16)
 
 
 @pytest.mark.parametrize("part", ["sample_inputs/model.pt", "weights/weight_0"])

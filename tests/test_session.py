@@ -1,4 +1,4 @@
-"""Talking to a runner process that hangs, dies, or talks nonsense; its input and output files."""
+"""Talking to a runner process that hangs, dies, or talks nonsense."""
 
 import contextlib
 import json
@@ -9,15 +9,11 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from workbench.errors import RunnerError, UsageError, WorkbenchError
-from workbench.records.exports import Tensor
-from workbench.records.runs import Batch
-from workbench.run import session as session_module
-from workbench.run.session import RunnerSession
-from workbench.run.tensor_files import compare_output_bytes, random_bytes, read_output
+import workbench as wb
+from workbench.api import RunnerError, UsageError
+from workbench.jobs import Runner
 
 READY = {
     **{"event": "ready", "runner": "fake", "clock": "none", "traced": True, "isa": "native"},
@@ -45,13 +41,18 @@ def fake(tmp_path):
         script = tmp_path / "fake runner.py"
         script.write_text(PRELUDE + body)
         # -S -E: this starts in 20 ms
-        session = RunnerSession([sys.executable, "-S", "-E", script], timeout_s=timeout_s)
+        command = (sys.executable, "-S", "-E", str(script))
+        session = Runner(command, {}).open([], timeout_s=timeout_s)
         opened.append(session)
         return session
 
     yield start
     for session in opened:
         session.kill()
+
+
+def times_of(batch):
+    return batch.wall_ns, batch.cpu_ns, batch.preempted
 
 
 def is_gone(pid, within_s=5.0):
@@ -85,7 +86,7 @@ open(sys.argv[0] + ".ended", "w").close()
         assert session.ready.features == ("avx2",)
         assert session.ready.inputs[0].shape == (1, 2)
         assert session.ready.backends == ()
-        assert session.run(2) == Batch(0, 0, (7, 8), (5, 6), (0, 1))
+        assert times_of(session.run(2)) == ((7, 8), (5, 6), (0, 1))
         (output,) = session.output(tmp_path / "a b")
         assert (output.file, output.dtype, output.shape) == (f"{tmp_path}/a b-1.bin", "int64", (3,))
         session.etdump(tmp_path / "x.etdump")
@@ -125,12 +126,12 @@ say({"event": "run", "wall_ns": [10**9] * 200000, "cpu_ns": [1] * 200000,
     [
         ("time.sleep(60)", "no answer to 'load' within 0.5 s"),
         ("say('{\"event\"', end=''); time.sleep(60)", "no answer to 'load' within 0.5 s"),
-        ("while True: say('x', end=''); time.sleep(0.05)", ""),
+        ("while True: say('x', end=''); time.sleep(0.05)", "no answer to 'load' within 0.5 s"),
         ("while True: say('x' * 65536, end='')", "without end"),
     ],
 )
 def test_a_runner_that_hangs_is_killed(fake, monkeypatch, body, says):
-    monkeypatch.setattr(session_module, "LONGEST_ANSWER", 2**20)
+    monkeypatch.setattr("workbench.run.session.LONGEST_ANSWER", 2**20)
     start = time.monotonic()
     with pytest.raises(RunnerError, match=says):
         fake(body, timeout_s=0.5)
@@ -177,7 +178,7 @@ os.kill(os.getpid(), signal.SIGSEGV)
     ],
 )
 def test_an_end_without_an_answer(fake, monkeypatch, body, said):
-    monkeypatch.setattr(session_module, "QUIT_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("workbench.run.session.QUIT_TIMEOUT_S", 0.2)
     with pytest.raises(RunnerError, match=said):
         fake(body)
 
@@ -229,7 +230,7 @@ sys.stdin.readline(); say(TIMES)
     )
     with pytest.raises(RunnerError, match="no space"):
         session.reset()
-    assert session.run(2) == Batch(0, 0, (7, 8), (5, 6), (0, 1))
+    assert times_of(session.run(2)) == ((7, 8), (5, 6), (0, 1))
 
 
 def test_a_failure_while_executing_ends_the_session(fake):
@@ -246,12 +247,12 @@ def test_a_path_with_a_line_break(fake, tmp_path):
 
 
 def test_a_missing_program(tmp_path):
-    with pytest.raises(WorkbenchError, match="cannot start"):
-        RunnerSession([tmp_path / "none"], timeout_s=1)
+    with pytest.raises(wb.WorkbenchError, match="cannot start"):
+        Runner((str(tmp_path / "none"),), {}).open([], timeout_s=1)
 
 
 def test_a_runner_that_does_not_end_is_killed(fake, monkeypatch):
-    monkeypatch.setattr(session_module, "QUIT_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("workbench.run.session.QUIT_TIMEOUT_S", 0.2)
     with fake("say(READY); time.sleep(60)") as session:
         pass
     assert is_gone(session._process.pid)
@@ -299,75 +300,3 @@ def test_runners_start_beside_threads_without_code_between_fork_and_exec(fake):
     sys.addaudithook(lambda event, args: event == "os.fork" and seen.append(event))
     fake("say(READY)").close()
     assert not seen
-
-
-# --- input and output files -----------------------------------------------------------------------
-
-
-def agreement(a, b, dtype="float32"):
-    a, b = np.asarray(a, dtype=np.float32), np.asarray(b, dtype=np.float32)
-    return compare_output_bytes(a, b, names=("a", "b"), threads=1, output=0, dtype=dtype)
-
-
-def test_outputs_of_any_size_are_compared_whole():
-    values = np.random.default_rng(0).standard_normal(2**20 + 3).astype(np.float32)
-    values[0] = np.inf
-    other = values.copy()
-    other[-1] += 0.5
-    assert agreement(values, values).agree
-    different = agreement(values, other)
-    assert not different.agree and different.max_abs == pytest.approx(0.5)
-    other[-1] = np.nan
-    assert agreement(values, other).max_abs is None
-
-
-@pytest.mark.parametrize(
-    ("dtype", "error", "agree"),
-    [
-        ("float32", 5e-5, True),
-        ("float32", 5e-4, False),
-        ("float16", 5e-4, True),
-        ("float16", 5e-2, False),
-        ("int8", 0.0, True),
-        ("int8", 1.0, False),
-    ],
-)
-def test_the_tolerance_is_relative_to_the_largest_value(dtype, error, agree):
-    values = np.array([1.0, 100.0])
-    assert agreement(values, values + 100 * error, dtype).agree is agree
-
-
-@pytest.mark.parametrize(
-    ("a", "b"),
-    [([np.nan, 1], [1, 1]), ([1, 1], [np.inf, 1]), ([np.inf], [-np.inf]), ([1, 2], [1, 2, 3])],
-)
-def test_what_cannot_be_subtracted_does_not_agree(a, b):
-    result = agreement(a, b)
-    assert result.max_abs is None
-    assert not result.agree
-
-
-def test_nan_in_both_agrees():
-    assert agreement([np.nan, 1], [np.nan, 1]).agree
-
-
-def test_bfloat16_is_widened(tmp_path):
-    values = np.array([1.0, -2.5], dtype=np.float32)
-    path = tmp_path / "out.bin"
-    path.write_bytes((values.view(np.uint32) >> 16).astype(np.uint16).tobytes())
-    np.testing.assert_array_equal(read_output(path, "bfloat16"), values)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "no such dtype"])
-def test_an_incomplete_output_is_refused(tmp_path, dtype):
-    (tmp_path / "out.bin").write_bytes(b"abc")
-    with pytest.raises(RunnerError, match="cannot be read"):
-        read_output(tmp_path / "out.bin", dtype)
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "int64", "uint8", "bool"])
-def test_random_inputs_of_every_dtype(dtype):
-    size = {"float16": 2, "bfloat16": 2, "int64": 8, "uint8": 1, "bool": 1}[dtype]
-    data = random_bytes(Tensor(dtype, (5, 7)), seed=1)
-    assert len(data) == 35 * size
-    assert len(set(data)) > 1

@@ -12,7 +12,6 @@ import pytest
 from changed_runs import change_manifest
 from junitparser import JUnitXml
 from made_starts import make_start
-from program_builder import Delegate, Node, measured
 from run_folder import open_made_run
 
 import workbench as wb
@@ -210,38 +209,6 @@ def test_a_gate_against_metrics_json_holds_starts_and_memory(tmp_path, cli):
     code, _, err = cli("compare", made.path, "--baseline", metrics, "--fail-start-above", "5%")
     assert code > 0
     assert "the starts of a side were not measured" in err
-
-
-# --- the file and the activations ----------------------------------------------------------------
-
-
-#: The peak is the concatenation: 2 x 4000 bytes are copied to 8000.
-SHAPES = {"x": (500,), "a": (1000,), "b": (1000,), "c": (2000,), "y": (500,)}
-CONCATENATION = Delegate(
-    [
-        Node("Conv2d", "x W", "a", 1.0, module="left"),
-        Node("Conv2d", "x V", "b", 1.0, module="right"),
-        Node("Concatenate2", "a b", "c", 0.1, module="join"),
-        Node("Conv2d", "c U", "y", 1.0, module="head"),
-    ]
-)
-
-
-def test_the_tensors_that_are_live_at_the_peak_are_listed():
-    tensors = measured(CONCATENATION, shapes=SHAPES).tensors
-    live = tensors[tensors["at_peak"] & (tensors["memory"] != "arenas")].set_index("operator")
-    assert live["size_bytes"]["Concatenate2"] == 8000
-    assert live["size_bytes"]["Conv2d"].tolist() == [4000, 4000]
-    lives = tensors.set_index("module")[["first", "last"]]
-    assert lives.loc["left"].tolist() == [0, 2]
-    assert lives.loc["join"].tolist() == [2, 3]
-
-
-def test_a_pointwise_operator_writes_over_its_operand():
-    nodes = [("Conv2d", "x W", "a", 1.0), ("Sigmoid", "a", "b", 0.1), ("Conv2d", "b V", "y", 1.0)]
-    tensors = measured(Delegate([Node(*node) for node in nodes]), shapes=SHAPES).tensors
-    peaks = tensors[tensors["at_peak"]].groupby("memory")["size_bytes"].sum()
-    assert sorted(peaks) == [2000, 4000]  # x or y in the arenas, a or b in the delegate
 
 
 # --- the gate ------------------------------------------------------------------------------------

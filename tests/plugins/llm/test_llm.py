@@ -11,11 +11,12 @@ from changed_runs import with_record
 from recorded import recorded
 
 import workbench as wb
-from workbench.analysis.findings.finding import Finding, Gain
-from workbench.errors import StoreError, UsageError, WorkbenchError
-from workbench.models.registry import parse_name
-from workbench.plugins.llm.findings import name_settings
-from workbench.plugins.llm.model import HF_NAMES, PRESETS, LanguageModel
+from workbench.api import Finding, Gain, UsageError
+from workbench.jobs import parse_name
+from workbench.plugin import find
+
+LanguageModel = find("models", "llm:")
+name_settings = find("rules", "settings of language models").revise
 
 TINY = Path(__file__).parents[2] / "data" / "llm" / "llama_tiny_8da4w.pte"
 #: Opened once: its layers are read once.
@@ -83,7 +84,7 @@ def test_findings_advise_settings_of_the_model_that_was_measured(rule, facts, se
     ],
 )
 def test_a_bad_name_is_one_clear_error(spec, problem):
-    with pytest.raises((UsageError, StoreError), match=problem):
+    with pytest.raises(wb.WorkbenchError, match=problem):
         LanguageModel(spec)
 
 
@@ -91,13 +92,13 @@ def test_bad_parameters_are_one_clear_error(tmp_path):
     path = tmp_path / "params.json"
     for text, words in (("[]", "not a JSON object"), ("{}", r"is no params\.json")):
         path.write_text(text)
-        with pytest.raises(WorkbenchError, match=words):
+        with pytest.raises(wb.WorkbenchError, match=words):
             LanguageModel(str(path))
     path.write_text('{"vocab_size": 8, "dims": 8}')
     with pytest.raises(UsageError, match="unknown parameter 'dims'"):
         wb.load_model(f"llm:{path}")
     path.write_text('{"vocab_size": 8, "dim": 9, "n_heads": 0}')
-    with pytest.raises(WorkbenchError, match="makes no model"):
+    with pytest.raises(wb.WorkbenchError, match="makes no model"):
         wb.load_model(f"llm:{path}")
 
 
@@ -116,17 +117,17 @@ def test_the_number_of_layers_is_upstreams_where_the_parameters_name_none(tmp_pa
     assert torch.equal(again.module.layers[0].attention.wq.weight, extra)
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_presets_have_the_sizes_that_their_names_say(name):
-    p = PRESETS[name]
+@pytest.mark.parametrize(
+    ("name", "size"), [("smollm2_135m", 135), ("qwen3_0_6b", 596), ("llama3_2_1b", 1236)]
+)
+def test_presets_have_the_sizes_that_their_names_say(name, size):
+    p = LanguageModel(name).params
     width = p.get("head_dim", p["dim"] // p["n_heads"])
     block = (
         p["dim"] * width * (2 * p["n_heads"] + 2 * p["n_kv_heads"]) + 3 * p["dim"] * p["hidden_dim"]
     )
     millions = (p["n_layers"] * block + p["vocab_size"] * p["dim"]) / 1e6
-    assert millions == pytest.approx(
-        {"135m": 135, "6b": 596, "1b": 1236}[name.split("_")[-1]], rel=0.01
-    )
+    assert millions == pytest.approx(size, rel=0.01)
 
 
 @pytest.mark.cases
@@ -176,6 +177,16 @@ def test_a_cache_of_8_bits_computes_what_floats_do_and_is_read_by_attention(tmp_
     quantised, floats = (m.operators["name"] for m in run.measurements if not m.control)
     assert quantised.str.contains("custom_quantized_sdpa").sum() == 2
     assert not floats.str.contains("quantize").any()
+
+
+#: Upstream's names of a layer's weights, and those of Hugging Face's Llama.
+HF_NAMES = {
+    "attention.wq": "self_attn.q_proj", "attention.wk": "self_attn.k_proj",
+    "attention.wv": "self_attn.v_proj", "attention.wo": "self_attn.o_proj",
+    "attention_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
+    "feed_forward.w1": "mlp.gate_proj", "feed_forward.w2": "mlp.down_proj",
+    "feed_forward.w3": "mlp.up_proj",
+}  # fmt: skip
 
 
 def hf_state(model, module):

@@ -149,6 +149,23 @@ CONCATENATION = Delegate(
 )
 
 
+def test_the_tensors_that_are_live_at_the_peak_are_listed():
+    tensors = measured(CONCATENATION, shapes=SHAPES).tensors
+    live = tensors[tensors["at_peak"] & (tensors["memory"] != "arenas")].set_index("operator")
+    assert live["size_bytes"]["Concatenate2"] == 8000
+    assert live["size_bytes"]["Conv2d"].tolist() == [4000, 4000]
+    lives = tensors.set_index("module")[["first", "last"]]
+    assert lives.loc["left"].tolist() == [0, 2]
+    assert lives.loc["join"].tolist() == [2, 3]
+
+
+def test_a_pointwise_operator_writes_over_its_operand():
+    nodes = [("Conv2d", "x W", "a", 1.0), ("Sigmoid", "a", "b", 0.1), ("Conv2d", "b V", "y", 1.0)]
+    tensors = measured(Delegate([Node(*node) for node in nodes]), shapes=SHAPES).tensors
+    peaks = tensors[tensors["at_peak"]].groupby("memory")["size_bytes"].sum()
+    assert sorted(peaks) == [2000, 4000]  # x or y in the arenas, a or b in the delegate
+
+
 def find(facts, rule):
     findings = tabulate(facts)
     return findings[findings["rule"] == rule]

@@ -23,9 +23,8 @@ from drawn import assert_tidy, texts_of
 from exporting import export_quietly
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_models import net, put
+from made_models import exported, net, put
 from needed import needs
-from program_builder import exported
 from torch import nn
 
 import workbench as wb
