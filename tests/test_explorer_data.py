@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from changed_runs import with_record
 from explored import by_key, document_of, read_data
+from needed import needs
 from recorded import recorded
 
 import workbench as wb
@@ -253,6 +254,7 @@ def test_traces_alone_are_explored(tmp_path):
     assert {m["isa"] for m in document["measurements"]} == {""}
 
 
+@needs("memory")
 def test_activations_reach_their_peak_and_name_the_operators_that_write_them():
     program, subject = (
         document_of("mobilenet_v3_small")["programs"][0],

@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 import workbench as wb
-from workbench.analysis.activations import activation_bytes
+from workbench.plugins.memory.activations import activation_bytes
 
 MODELS = ("mobilenet_v3_small", "toy_cnn", "vit_tiny", "unet_small", "squeezesam")
 BRIEF = wb.MeasureOptions(toggle="none", runs=2, warmup=1, processes=5, evidence=False, roof=False)
@@ -128,7 +128,7 @@ def keep_promise(root):
     if found.empty:
         print("the concatenation was not found")
         return False
-    promised = float(found["share"].iloc[0]) * activation_bytes(runs["Joined"].subject.flow)
+    promised = float(found["share"].iloc[0]) * activation_bytes(runs["Joined"].subject)
     sizes = [
         runs[name].subject.memory.set_index("part").loc[["arenas", "first inference"], "size_bytes"]
         for name in runs

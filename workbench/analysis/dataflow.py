@@ -56,6 +56,11 @@ class FlowStep:
         return self.type in WEIGHTED
 
     @property
+    def is_pointwise(self) -> bool:
+        """Whether it treats every element alike."""
+        return self.type in POINTWISE
+
+    @property
     def made_up(self) -> bool:
         """Whether the exporter inserted it to convert the layout."""
         return self.xnode is not None and self.xnode.role == "layout"

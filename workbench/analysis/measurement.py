@@ -27,7 +27,6 @@ from workbench.analysis import (
     statistics,
     trials,
 )
-from workbench.analysis.activations import activation_bytes, list_tensors
 from workbench.analysis.attribution import UNSIZED, attribute_layers, find_method
 from workbench.analysis.caches import tabulate_caches
 from workbench.analysis.dataflow import Dataflow, FlowStep, NodeId, instruction_of
@@ -489,15 +488,6 @@ class Measurement(Noun):
     def _draw(self, sidecar: Layers | None) -> Dataflow:
         method = sidecar and find_method(self.ledger.drop_duplicates("key"), sidecar)
         return Dataflow(method or Method("", (), {}, ()))
-
-    def activation_bytes(self, dropped: FlowStep | None = None) -> int:
-        """The least memory for activations, without the results of a step: its operands stay."""
-        return activation_bytes(self.flow, dropped)
-
-    @frame_property
-    def tensors(self) -> pd.DataFrame | None:
-        """Every activation and when it is live, the largest first: ``frames.TENSORS``."""
-        return list_tensors(self.flow) if self.flow.steps else None
 
     @frame_property
     def resources(self) -> pd.DataFrame:

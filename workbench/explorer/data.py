@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 
 from workbench import plugin
-from workbench.analysis.activations import track_live
 from workbench.analysis.attribution import find_method
 from workbench.analysis.compare_runs import name_runs
 from workbench.analysis.comparison_tables import explain_outcomes
@@ -194,18 +193,30 @@ def _find_owners(table: pd.DataFrame) -> tuple[dict[NodeId, int], dict[int, list
 
 
 def _track_activations(m: Measurement, table: pd.DataFrame) -> Json | None:
-    if m.tensors is None or m.tensors.empty:
+    tensors = getattr(m, "tensors", None)  # of a plug-in
+    if tensors is None or tensors.empty:
         return None
     owner, _ = _find_owners(table)
     # First those that set the peak: a hundredth of the largest does not.
-    shown = m.tensors[m.tensors["memory"].isin(m.tensors.loc[m.tensors["at_peak"], "memory"])]
+    shown = tensors[tensors["memory"].isin(tensors.loc[tensors["at_peak"], "memory"])]
     large = shown["at_peak"] & (shown["size_bytes"] > shown["size_bytes"].max() / 100)
     order = large.sort_values(ascending=False, kind="stable").index
     return {
         "steps": tuple(owner.get(step.id, -1) for step in m.flow.steps),
-        "live": {name: tuple(live.tolist()) for name, live in track_live(shown).items()},
+        "live": {name: tuple(live.tolist()) for name, live in _track_live(shown).items()},
         "tensors": tuple(shown.loc[order[:_TENSORS]].to_dict("records")),
     }
+
+
+def _track_live(tensors: pd.DataFrame) -> dict[str, np.ndarray]:
+    """The bytes of tensors that are live at every step, by memory."""
+    sizes = {}
+    for place, part in tensors.groupby("memory"):
+        change = np.zeros(int(tensors["last"].max()) + 2, dtype=np.int64)
+        np.add.at(change, part["first"], part["size_bytes"])
+        np.add.at(change, part["last"] + 1, -part["size_bytes"])
+        sizes[str(place)] = change.cumsum()[:-1]
+    return sizes
 
 
 def link_operators(flow: Dataflow, table: pd.DataFrame) -> set[tuple[int, int]]:

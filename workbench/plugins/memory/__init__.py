@@ -8,6 +8,7 @@ PLUGIN = Plugin(
         "Measurement.cold_start": Attribute(f"{_HERE}.tables:tabulate_starts", explored="start"),
         "Measurement.memory": Attribute(f"{_HERE}.tables:account_memory", explored="memory"),
         "Measurement.file_parts": f"{_HERE}.tables:list_file_parts",
+        "Measurement.tensors": f"{_HERE}.activations:list_tensors",
     },
     rules={
         "memory peak": f"{_HERE}.findings:MEMORY_PEAK",

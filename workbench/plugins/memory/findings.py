@@ -6,6 +6,7 @@ from typing import Any
 
 from workbench import Measurement
 from workbench.api import Finding, Gain, Rule, format_size
+from workbench.plugins.memory.activations import activation_bytes
 
 _CONCATENATIONS = ("Concatenate2", "Concatenate3", "Concatenate4", "Concatenate5")
 #: A smaller part of the activation memory is no finding.
@@ -26,10 +27,10 @@ def find_memory_peak(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
         # Each product is as large as their sum, and takes the place of an operand.
         least = min(flow.tensors[tensor].size_bytes for tensor in step.reads)
         if flow.tensors[users[0].writes[0]].size_bytes <= least and not flow.returns(step):
-            peaks.append((m.activation_bytes(step), step))
+            peaks.append((activation_bytes(m, step), step))
     if not peaks:
         return
-    before, (after, step) = m.activation_bytes(), min(peaks, key=lambda pair: pair[0])
+    before, (after, step) = activation_bytes(m), min(peaks, key=lambda pair: pair[0])
     if before - after < _LEAST_MEMORY * before:
         return
     place = f" in {step.origin.module}" if step.origin and step.origin.module else ""

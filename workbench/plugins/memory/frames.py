@@ -28,3 +28,15 @@ FILE_PARTS = Frame.make(
     ("size_bytes", "int", "B", "its size in the program's file"),
     ("share", "float", "share", "of the file, to which the rows sum"),
 )
+
+TENSORS = Frame.make(
+    "tensors",
+    ("memory", "text", "", "arenas, planned by the exporter, or a delegate's workspace"),
+    ("operator", "text", "", "operator that writes it; input for one of the program"),
+    ("module", "text", "", "layer of that operator, where it is known"),
+    ("source", "text", "", "its line, where it is known"),
+    ("size_bytes", "int", "B", "as planned"),
+    ("first", "int", "", "step at which it is written, from 0, in the order of execution"),
+    ("last", "int", "", "step that reads it last"),
+    ("at_peak", "bool", "", "live when most bytes of the arenas, or of any delegate, are"),
+)

@@ -1,16 +1,18 @@
 """The activations of a program: when each is live, and what sets their peak."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
-from workbench import frames
-from workbench.analysis.dataflow import POINTWISE, Dataflow, FlowStep, TensorId
+from workbench import Measurement
+from workbench.plugins.memory.frames import TENSORS
 
-#: XNNPACK writes the result of these over their input if nothing else reads that.
-_IN_PLACE = POINTWISE | {"Softmax", "StaticReshape", "Copy"}
+#: XNNPACK writes the result of these, too, over their input if nothing else reads that.
+_IN_PLACE = ("Softmax", "StaticReshape", "Copy")
 
 
-def _lifetimes(flow: Dataflow, dropped: FlowStep | None = None) -> dict[TensorId, tuple[int, int]]:
+def _lifetimes(flow: Any, dropped: Any = None) -> dict[tuple[int, int], tuple[int, int]]:
     """When each tensor is written, and read last, by the number of the step.
 
     Without the step ``dropped``, those that read its results read its operands instead.
@@ -24,7 +26,7 @@ def _lifetimes(flow: Dataflow, dropped: FlowStep | None = None) -> dict[TensorId
         first = order[maker.id] if maker else 0
         lives[tensor] = first, max((order[step.id] for step in users), default=len(order) - 1)
     for step in flow.steps:
-        if step.xnode is None or step.type not in _IN_PLACE:
+        if step.is_kernel or not (step.is_pointwise or step.type in _IN_PLACE):
             continue
         target, size = step.writes[0], flow.tensors[step.writes[0]].size_bytes
         for source in step.reads:
@@ -41,7 +43,7 @@ def _lifetimes(flow: Dataflow, dropped: FlowStep | None = None) -> dict[TensorId
 
 
 def _find_peaks(
-    flow: Dataflow, lives: dict[TensorId, tuple[int, int]]
+    flow: Any, lives: dict[tuple[int, int], tuple[int, int]]
 ) -> dict[int, tuple[int, int]]:
     """Most live bytes, and at which step: of the method (-1), and of the delegate with the most.
 
@@ -58,8 +60,11 @@ def _find_peaks(
     return {place: peaks[place] for place in sorted({-1, largest} & peaks.keys())}
 
 
-def list_tensors(flow: Dataflow) -> pd.DataFrame:
-    """Every activation and when it is live: ``frames.TENSORS``, the largest first."""
+def list_tensors(m: Measurement) -> pd.DataFrame | None:
+    """Every activation and when it is live: `TENSORS`, the largest first."""
+    flow = m.flow
+    if not flow.steps:
+        return None
     lives = _lifetimes(flow)
     peaks, rows = _find_peaks(flow, lives), []
     for tensor, (first, last) in lives.items():
@@ -70,25 +75,14 @@ def list_tensors(flow: Dataflow) -> pd.DataFrame:
         at_peak = place in peaks and first <= peaks[place][1] <= last
         size = flow.tensors[tensor].size_bytes
         rows.append((memory, maker.type if maker else "input", *layer, size, first, last, at_peak))
-    table = pd.DataFrame(rows, columns=frames.TENSORS.names)
+    table = pd.DataFrame(rows, columns=TENSORS.names)
     table = table.sort_values("size_bytes", ascending=False, kind="stable", ignore_index=True)
-    return frames.TENSORS.check(table)
+    return TENSORS.check(table)
 
 
-def track_live(tensors: pd.DataFrame) -> dict[str, np.ndarray]:
-    """The bytes of ``frames.TENSORS`` that are live at every step, by memory."""
-    sizes = {}
-    for place, part in tensors.groupby("memory"):
-        change = np.zeros(int(tensors["last"].max()) + 2, dtype=np.int64)
-        np.add.at(change, part["first"], part["size_bytes"])
-        np.add.at(change, part["last"] + 1, -part["size_bytes"])
-        sizes[str(place)] = change.cumsum()[:-1]
-    return sizes
-
-
-def activation_bytes(flow: Dataflow, dropped: FlowStep | None = None) -> int:
+def activation_bytes(m: Measurement, dropped: Any = None) -> int:
     """The least memory for activations: in the arenas, and in the delegates' workspace.
 
     Without the results of the step ``dropped``, whose operands then live as long as they would.
     """
-    return sum(size for size, _ in _find_peaks(flow, _lifetimes(flow, dropped)).values())
+    return sum(size for size, _ in _find_peaks(m.flow, _lifetimes(m.flow, dropped)).values())
