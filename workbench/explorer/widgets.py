@@ -143,9 +143,9 @@ def _name(run_dir: Path) -> str:
 def pick_measurements(folder: str | Path = "", *, view: str = "") -> Picker:
     """Lists to pick measurements from, and what may differ, above how they compare.
 
-    Runs are listed as by `pick_run`. Two measurements are compared in the explorer, of which
-    ``view`` is as for `explore`, more in a table. ``selected`` has them by label. Without a live
-    front end, the first two are compared.
+    Runs are listed as by `pick_run`. Two measurements are compared in the explorer, or in the
+    ``view`` of it that `explore` takes; more are compared in a table. ``selected`` has them by
+    label. Without a live front end, the first two are compared.
 
     Examples
     --------

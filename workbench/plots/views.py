@@ -315,8 +315,9 @@ def _code(ab: Comparison, top: int) -> Iterator[Part]:
     table = pd.DataFrame({"experiment": name_sides(ab), "samples": proof.samples})
     table["code"] = [list_classes(shares) for shares in (proof.before, proof.after)]
     table["share"] = [proof.vanished, proof.appeared]
+    least = wording.format_share(proof.noticed, 1)
     caption = f"Machine code: {proof.outcome}; share: samples in functions that the other side did "
-    caption += f"not run, of which {wording.format_share(proof.noticed, 1)} would have shown"
+    caption += f"not run, {least} or more would have shown"
     yield show_table(emulation.mark_emulated(table) if ab.emulated else table, caption=caption)
 
 

@@ -25,7 +25,7 @@ from workbench.analysis.compare_runs import (
     tabulate_pairs,
 )
 from workbench.analysis.open import open_run
-from workbench.analysis.run import Comparison
+from workbench.analysis.run import Comparison, Measurement
 from workbench.emulation import WRONG
 from workbench.errors import WorkbenchError, printable
 from workbench.frames import GATE_ROWS
@@ -108,28 +108,15 @@ def compare_named(
     """
     limits = limits or {}
     if baseline:
-        pairs = pair_runs(baseline, names[0], across)
-        pair = next(iter(pairs.values()))
-        before, after = (side.run.record.started for side in (pair.baseline, pair.candidate))
-        notes = [f"measured apart: the baseline at {before}, this run at {after}"]
-        return judge_pairs(pairs, limits, [*pairs], notes, verdicts=True)
-    subject = ""
-    if len(names) == 1 and not any(split_name(names[0])[1:]):
-        pair = open_run(names[0]).compare()
-        sides = pair.baseline, pair.candidate
-        subject = f"{pair.candidate.label} against {pair.baseline.label}"
-        names = [f"{names[0]}:{side.name}:{side.threads}" for side in sides]
-    check_several(names)
-    measurements = find_measurements(names, categories)
-    if len(names) == 2:
-        subject = subject or name_pair(*measurements.values())
-        if not any(any(split_name(name)[1:]) for name in names):
-            across = {*across, "program"}  # two runs, such as before and after an edit
+        return _compare_earlier(pair_runs(baseline, names[0], across), limits)
+    subject, measurements = _find_sides(names, categories)
+    if subject and not any(any(split_name(name)[1:]) for name in names):
+        across = {*across, "program"}  # two runs, such as before and after an edit
     check_comparable(measurements.values(), across)
     several = Comparisons(measurements, subject)
     notes = describe_uses(measurements, traced=bool(by or subject))
     if subject:
-        notes += suggest_interleaving(several.pairs[names[1]])
+        notes += suggest_interleaving([*several.pairs.values()][-1])
     else:
         notes += [*contrast_programs(several.pairs), *describe_programs(measurements)]
     if unknown := ", ".join(name for name, m in measurements.items() if not m.identity.device):
@@ -139,11 +126,31 @@ def compare_named(
     if not by:
         return gate
     aligned = several.align(by)
-    if subject:
-        heads = number_equal(name_runs([*measurements.values()]))
-        aligned["run"] = aligned["run"].map(dict(zip(measurements, heads, strict=True)))
     rows = pd.concat([gate.rows, judge_latencies(_list_parts(aligned), limits)], ignore_index=True)
     return replace(gate, rows=rows, aligned=aligned)
+
+
+def _compare_earlier(pairs: Mapping[str, Comparison], limits: Limits) -> Gate:
+    """Hold the measurements of a run, each beside the same of an earlier one, to limits."""
+    pair = next(iter(pairs.values()))
+    before, after = (side.run.record.started for side in (pair.baseline, pair.candidate))
+    notes = [f"measured apart: the baseline at {before}, this run at {after}"]
+    return judge_pairs(pairs, limits, [*pairs], notes, verdicts=True)
+
+
+def _find_sides(names: Sequence[str], categories: str | Path) -> tuple[str, dict[str, Measurement]]:
+    """Measurements by name; of one run, its two sides. What a comparison of two is about."""
+    if len(names) == 1 and not any(split_name(names[0])[1:]):
+        pair = open_run(names[0], categories=categories).compare()
+        sides = {side.label: side for side in (pair.baseline, pair.candidate)}
+        return f"{pair.candidate.label} against {pair.baseline.label}", sides
+    check_several(names)
+    measurements = find_measurements(names, categories)
+    if len(names) > 2:
+        return "", measurements
+    before, after = measurements.values()
+    labels = number_equal(name_runs([before, after]))
+    return name_pair(before, after), dict(zip(labels, (before, after), strict=True))
 
 
 def judge_pairs(
