@@ -245,9 +245,11 @@ class Page(Selector):
         return _outline(self.source)
 
     def _repr_html_(self) -> str:
+        # Where there is little room, lines break, and the page becomes longer.
+        height = f"calc({self.height}px + max(0px, 300px - 22vw))"
         return (
             '<iframe title="Explorer" sandbox="allow-scripts allow-downloads" width="100%" '
-            f'height="{self.height}" srcdoc="{html.escape(self.text)}"></iframe>'
+            f'style="height:{height}" srcdoc="{html.escape(self.text)}"></iframe>'
         )
 
 
