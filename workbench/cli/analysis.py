@@ -133,12 +133,12 @@ def report(
         from workbench.report.report import make_report
 
         with show_progress() as progress:
-            made = make_report(
+            paths = make_report(
                 runs[0], baseline=baseline, categories=categories, notebook=notebook or "",
                 parameters={name: read_value(text) for name, text in parameters},
                 progress=progress,
             )  # fmt: skip
-        files = list(made)
+        files = list(paths)
     return Output(files, {"runs": runs, "files": files}, step=f"open {files[0]} in a browser")
 
 

@@ -190,7 +190,7 @@ def profile(
         workflow.profile, export=export, measure=measure, categories=categories, root=out,
         report=True,
     )  # fmt: skip
-    profiles, made, failures = list[dict[str, Any]](), list[Path](), list[str]()
+    profiles, folders, failures = list[dict[str, Any]](), list[Path](), list[str]()
 
     def profile_each() -> Iterator[object]:
         for model in models:
@@ -200,14 +200,14 @@ def profile(
                     model, progress=progress, answer=answer.print, tried=answer.print_trial
                 )
             yield from _report_profile(profiled, answer, profiles, failures)
-            made.append(profiled.path)
+            folders.append(profiled.path)
             if apply:
                 applied = measure_applied(profiled, apply, model)
                 profiles.append({**applied.record})
                 yield from applied.lines
 
     def list_next() -> str:
-        return "; ".join(command_line("findings", path) for path in made)
+        return "; ".join(command_line("findings", path) for path in folders)
 
     return Output(profile_each(), {"profiles": profiles}, step=list_next, failures=failures)
 
@@ -228,8 +228,8 @@ def _report_profile(
     with optional("findings", lambda text, _: failures.append(text)):
         findings = run.opportunities
         records = [to_record(each, rank) for rank, each in enumerate(findings, 1)]
-        made = {"findings": records, "report": page if page.is_file() else None}
-        profiles.append(outline_run(run) | made)
+        outputs = {"findings": records, "report": page if page.is_file() else None}
+        profiles.append(outline_run(run) | outputs)
         yield from answer.add(run)
         together = combine_remedies(run.subject, findings)
         if together and not answer.quiet:

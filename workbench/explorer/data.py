@@ -198,13 +198,13 @@ def _track_activations(m: Measurement, table: pd.DataFrame) -> Json | None:
         return None
     owner, _ = _find_owners(table)
     # First those that set the peak: a hundredth of the largest does not.
-    shown = tensors[tensors["memory"].isin(tensors.loc[tensors["at_peak"], "memory"])]
-    large = shown["at_peak"] & (shown["size_bytes"] > shown["size_bytes"].max() / 100)
+    tensors = tensors[tensors["memory"].isin(tensors.loc[tensors["at_peak"], "memory"])]
+    large = tensors["at_peak"] & (tensors["size_bytes"] > tensors["size_bytes"].max() / 100)
     order = large.sort_values(ascending=False, kind="stable").index
     return {
         "steps": tuple(owner.get(step.id, -1) for step in m.flow.steps),
-        "live": {name: tuple(live.tolist()) for name, live in _track_live(shown).items()},
-        "tensors": tuple(shown.loc[order[:_TENSORS]].to_dict("records")),
+        "live": {name: tuple(live.tolist()) for name, live in _track_live(tensors).items()},
+        "tensors": tuple(tensors.loc[order[:_TENSORS]].to_dict("records")),
     }
 
 
@@ -223,16 +223,16 @@ def link_operators(flow: Dataflow, table: pd.DataFrame) -> set[tuple[int, int]]:
     """Which operator (a row of the table) reads what another made, through those without a time."""
     owner, chains = _find_owners(table)
     edges: set[tuple[int, int]] = set()
-    made: dict[TensorId, set[int]] = {}
+    writers: dict[TensorId, set[int]] = {}
     for step in flow.steps:
-        sources = set().union(*(made.get(tensor, ()) for tensor in step.reads))
+        sources = set().union(*(writers.get(tensor, ()) for tensor in step.reads))
         rows = [owner[step.id]] if step.id in owner else []
         if not step.xnode:  # of a delegate without a graph, all operators
             rows = chains.get(step.id[0], rows)
         for row in rows:
             edges.update((source, row) for source in sources if source != row)
             sources = {row}
-        made |= dict.fromkeys(step.writes, sources)
+        writers |= dict.fromkeys(step.writes, sources)
     return edges
 
 

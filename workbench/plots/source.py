@@ -274,8 +274,8 @@ class _Page:
         if not self.compared or pd.isna(row["baseline_ms"]):
             return ""
         text = f"{_write_ms(row['baseline_ms'])} -> {_write_ms(row['mean_ms'])}"
-        shown = row["outcome"] in ("faster", "slower")
-        return text + f", {format_ratio(row['speedup'])}x" * shown
+        is_shown = row["outcome"] in ("faster", "slower")
+        return text + f", {format_ratio(row['speedup'])}x" * is_shown
 
     def _describe_where(self, row: Mapping[str, Any]) -> str:
         """Where the operators of a line run, and in which dtype, if there are several."""
@@ -363,13 +363,13 @@ def _cut(text: str) -> str:
 def _draw_row(bar: str, cells: Iterable[tuple[str, str]], text: str, title: str = "") -> str:
     """A line: its bar, its facts and its code."""
     label = f' title="{html.escape(title)}"' if title else ""
-    shown = "".join(
+    spans = "".join(
         f'<span class="{kind}">{html.escape(typeset(cell))}</span>' for kind, cell in cells
     )
     gutter = f'<span class="b">{bar}</span>' if bar else "<span></span>"
     code = html.escape(text)
     kind = "r t" if title else "r"
-    return f'<div class="{kind}"{label}>{gutter}{shown}<code>{code}</code></div>'
+    return f'<div class="{kind}"{label}>{gutter}{spans}<code>{code}</code></div>'
 
 
 def _fold_far(lines: Mapping[int, str], numbers: Sequence[int]) -> str:

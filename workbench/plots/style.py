@@ -186,8 +186,8 @@ class Chart(Figure):
 
 def _describe_rows(axis: Axes, first: Axes) -> list[str]:
     """The texts of every row of axes, whose names the first axes of the figure have."""
-    named = isinstance(first.yaxis.get_major_locator(), FixedLocator)
-    ticks = first.get_yticklabels() if named else []
+    is_named = isinstance(first.yaxis.get_major_locator(), FixedLocator)
+    ticks = first.get_yticklabels() if is_named else []
     rows: dict[str, list[str]] = {tick.get_text(): [] for tick in ticks}
     names = dict(enumerate(rows))
     for text in filter(Text.get_text, axis.texts):
@@ -213,9 +213,9 @@ def label_ends(axis: Axes, ends: list[tuple[float, str, str]]) -> None:
     gap = min(_LABEL_HEIGHT, (high - low) / max(len(ends), 1))
     ceiling = high
     for value, label, color in sorted(ends, reverse=True):
-        placed = min(axis.transData.transform((1, value))[1], ceiling)
-        ceiling = placed - gap
-        place = (1, (placed - low) / (high - low))
+        height = min(axis.transData.transform((1, value))[1], ceiling)
+        ceiling = height - gap
+        place = (1, (height - low) / (high - low))
         axis.annotate(label, place, (8, 0), xycoords="axes fraction", textcoords="offset points",
                       va="center", fontsize=9, color=color)  # fmt: skip
 

@@ -157,13 +157,13 @@ def _answer(several: Comparisons) -> Iterator[Table]:
     """The verdicts with what weakens them, the sides, and what was compared within the runs."""
     runs = several.runs
     emulated = ", ".join(runs["run"][runs["emulated"]])
-    changes, judged = dict(_contrast_operators(several)), several.silicon if several.answers else {}
-    wrong = [name for name, m in several.measurements.items() if m.wrong and name not in judged]
+    changes, sides = dict(_contrast_operators(several)), several.silicon if several.answers else {}
+    wrong = [name for name, m in several.measurements.items() if m.wrong and name not in sides]
     unsaid = {n: pair for n, pair in several.pairs.items() if n not in changes or n in wrong}
     marks = [
         *([f"{emulated}: {EMULATED}."] if emulated else []),
         *(f"{text}." for text in describe_uses(several.silicon)),
-        *contrast_programs(unsaid, judged),
+        *contrast_programs(unsaid, sides),
         *changes.values(),
     ]
     yield show_note(*several.answers, *marks, leads=True)

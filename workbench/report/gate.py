@@ -175,9 +175,9 @@ def judge_latencies(rows: pd.DataFrame, limits: Limits) -> pd.DataFrame:
 def _judge_resources(pairs: Mapping[str, Comparison], limits: Limits) -> pd.DataFrame | None:
     """Latency, memory and starts against the baseline's; None if latency alone was measured."""
     frames = {name: pair.resources for name, pair in pairs.items()}
-    measured = set.intersection(*({*each["resource"]} for each in frames.values()))
+    resources = set.intersection(*({*each["resource"]} for each in frames.values()))
     for resource, (text, option) in _UNMEASURED.items():
-        if resource in limits and resource not in measured:
+        if resource in limits and resource not in resources:
             raise WorkbenchError(text, where=option, hint="measure both again: workbench run")
     table = pd.concat(frames, names=["subject"]).reset_index("subject").reset_index(drop=True)
     if table["resource"].isin(["latency"]).all():

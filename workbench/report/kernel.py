@@ -233,12 +233,12 @@ class Execution:
 
     def _execute(self, kernel: Kernel | None) -> None:
         opening = nullcontext(kernel) if kernel else open_kernel(self.packaged)
-        with _silence_papermill(), opening as opened:
+        with _silence_papermill(), opening as running:
             papermill.execute_notebook(
                 self.notebook, None, dict(self.parameters), engine_name=ENGINE,
                 kernel_name="python3", request_save_on_cell_execute=False, progress_bar=False,
                 start_timeout=START_LIMIT_S, execution_timeout=CELL_LIMIT_S,
-                on_cell_start=self._follow, notebooks=self.executed, km=opened,
+                on_cell_start=self._follow, notebooks=self.executed, km=running,
             )  # fmt: skip
 
     def _follow(self, cell: NotebookNode, cell_index: int) -> None:
