@@ -231,9 +231,10 @@ def _speedup(
 
 
 def _scale_restarts(runs: pd.DataFrame, latencies_ms: pd.Series) -> pd.DataFrame:
-    """The mean of every column in each restart, scaled to add up to its latency."""
+    """The mean of every column in each restart, scaled to its latency, or to that of all."""
     means = runs.groupby(level="process").mean()
-    return means.mul(latencies_ms.loc[means.index] / means.sum(axis=1), axis=0)
+    wholes = latencies_ms.reindex(means.index).fillna(latencies_ms.mean())
+    return means.mul(wholes / means.sum(axis=1), axis=0)
 
 
 def _rounding_bound(ledger: pd.DataFrame, by: str, runs: pd.DataFrame) -> np.ndarray:
