@@ -517,7 +517,7 @@ def test_a_folded_table_of_the_report_opens(open_notebook):
 
 
 def test_in_the_dark_texts_are_bright_and_figures_have_a_light_ground(open_notebook):
-    page = open_notebook("04_read_a_trace.ipynb")
+    page = open_notebook("06_bottleneck_shift.ipynb")
     set_theme(page, "JupyterLab Dark")
     for number, cell in enumerate(page.locator(".jp-CodeCell:has(.jp-OutputArea-output)").all()):
         cell.scroll_into_view_if_needed()

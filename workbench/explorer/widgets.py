@@ -64,10 +64,9 @@ def pick_run(run_dir: str | Path = "", *, folder: str | Path = "", view: str = "
     """A list of your runs, the newest first, and of the recorded ones, above the explorer of one.
 
     Your runs are those below ``folder``; without one, in the working folder, above it, and where
-    notebooks of both write theirs. ``run_dir`` is chosen first, if given; ``view`` is as for
-    `explore`. ``selected`` is the run,
-    ``draw(wb.show, "findings")`` a view of it that follows in another cell. Without a live front
-    end, the first run is explored.
+    notebooks of both write theirs. ``run_dir`` is chosen, or else the first; ``view`` is as for
+    `explore`. ``selected`` is the run, ``draw(wb.show, "findings")`` a view of it that follows in
+    another cell. Without a live front end, the chosen run is explored.
 
     Examples
     --------
@@ -77,9 +76,13 @@ def pick_run(run_dir: str | Path = "", *, folder: str | Path = "", view: str = "
     >>> picked.draw(wb.plot_categories)  # doctest: +SKIP
     """
     choices = list_runs(folder)
-    first = [name for name, path in choices.items() if path.resolve() == Path(run_dir).resolve()]
-    paths = (dict.fromkeys(first or [str(run_dir)], Path(run_dir)) if run_dir else {}) | choices
-    runs = widgets.Dropdown(options=paths, description="run", layout={"width": "max-content"})
+    path = Path(run_dir) if run_dir else next(iter(choices.values()))
+    same = [each for each in choices.values() if each.resolve() == path.resolve()]
+    choices = choices if same else {str(run_dir): path} | choices
+    layout = {"width": "max-content"}
+    runs = widgets.Dropdown(
+        options=choices, value=[*same, path][0], description="run", layout=layout
+    )
     open_cached = functools.lru_cache(maxsize=4)(open_run)
     return Picker(open_cached, lambda run: explore(run, view), runs)
 
