@@ -14,11 +14,11 @@ PAIRS = torch.tril_indices(27, 27, -1)
 GRAPH = torch.randint(0, NODES, (2, EDGES), generator=torch.Generator().manual_seed(0))
 
 
-def rewrite(function, *inputs, **buffers):
+def rewrite(function, *inputs, remedy="matrices", **buffers):
     """The operators of a network that is rewritten, which computes the same."""
     module = Net(function, **buffers).eval()
-    exported = wb.rewrite(torch.export.export(module, inputs), "matrices")
-    count = exported.changes["matrices"]
+    exported = wb.rewrite(torch.export.export(module, inputs), remedy)
+    count = exported.changes[remedy]
     torch.testing.assert_close(exported.module()(*inputs), module(*inputs), rtol=1e-4, atol=1e-4)
     calls = [node for node in exported.graph.nodes if node.op == "call_function"]
     return count, {str(node.target).removeprefix("aten.").partition(".")[0] for node in calls}
@@ -40,6 +40,60 @@ def test_constant_places_are_copied_as_whole_rows(function, shape):
     shuffled = torch.randperm(351, generator=torch.Generator().manual_seed(0))
     count, names = rewrite(function, torch.randn(shape), pairs=PAIRS, shuffled=shuffled)
     assert count and "index_select" in names and "index" not in names
+
+
+IMAGES, PLACES = (2, 3, 50, 16), (2, 3, 7)
+
+
+def of_batches(net, x, places):
+    """The first axes in full, the next one by an index for each of these."""
+    one, other = torch.arange(2)[:, None, None], torch.arange(3)[:, None]
+    return x[one, other, places]
+
+
+def gathered(net, x, places):
+    return x.gather(2, places[..., None].expand(-1, -1, -1, 16))
+
+
+def gathered_by_repeats(net, x, places):
+    return x.gather(-2, places.unsqueeze(-1).repeat(1, 1, 1, x.shape[-1]))
+
+
+def gathered_for_all(net, x, places):
+    """One index for all of the first axes."""
+    return x.gather(2, places[:1, :1, :, None].expand(2, 3, 7, 16))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        of_batches, gathered, gathered_by_repeats, gathered_for_all,
+        lambda net, x, places: torch.take_along_dim(x, places[..., None], 2),
+        lambda net, x, places: net.table[places],
+        lambda net, x, places: net.table[places - 50],  # from the end
+        lambda net, x, places: x[0][:, places[0]],
+    ],
+)  # fmt: skip
+def test_rows_that_an_input_chooses_are_copied_whole(function):
+    x, places = torch.randn(IMAGES), torch.randint(50, PLACES)
+    count, names = rewrite(function, x, places, remedy="lookups", table=torch.randn(50, 16))
+    assert count == 1 and "index_select" in names
+
+
+def test_single_elements_are_not_copied_one_by_one():
+    count, _ = rewrite(
+        lambda net, x, places: x[0, :, :, 0][places[0] % 3, places[0]], torch.randn(IMAGES),
+        torch.randint(50, PLACES), remedy="lookups",
+    )  # fmt: skip
+    assert not count
+
+
+def test_one_index_of_one_axis_is_copied_whole_by_the_kernel():
+    count, _ = rewrite(
+        lambda net, x, places: x[:, places], torch.randn(4, 50, 16), torch.arange(7),
+        remedy="lookups",
+    )  # fmt: skip
+    assert not count
 
 
 def test_a_copy_of_whole_rows_is_not_replaced_again():

@@ -6,9 +6,10 @@ matrix, which counts how often each row is added to each sum. Products with matr
 chose copy these; those of all matrices copy the rows that were chosen.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import partial, reduce
 from itertools import product as product_of
 from typing import Any, NamedTuple
 
@@ -39,6 +40,8 @@ PLACED = 1 << 8
 #: matrices at most. Of products of 256 to 1 024 columns, 8 and 32 matrices and 2 to 128 products,
 #: on one core of a server.
 _READ, _MULTIPLIED, _MOST_CHOSEN_FROM = 0.3, 0.016, 1 << 27
+#: Elements of a row at least that is worth a copy of its own.
+_LEAST_ROW = 4
 _SUMMED = {
     aten.index_add.default, aten.index_add_.default, aten.index_put.default,
     aten.index_put_.default, aten.scatter_add.default, aten.scatter_add_.default,
@@ -46,7 +49,8 @@ _SUMMED = {
 _CHOSEN = {aten.index.Tensor, aten.index_select.default, aten.embedding.default}
 _PRODUCTS = {aten.bmm.default, aten.matmul.default, aten.einsum.default}
 _ARRANGED = VIEWS | {aten.transpose.int, aten.permute.default, aten.mT.default}
-_REPEATED = VIEWS | {aten.expand.default, aten.expand_as.default, aten.repeat.default}
+_EXPANDED = {aten.expand.default, aten.expand_as.default, aten.repeat.default}
+_REPEATED = VIEWS | _EXPANDED
 
 
 def copy_rows(x: Any, index: Any, rows: int, columns: int) -> Any:
@@ -87,6 +91,96 @@ def _read(node: Any) -> _Indexed | None:
     is_whole = value(index).dtype == torch.int64 and given.get("alpha", 1) == 1
     sizes_known = is_static(x) and is_static(index) and elements(index) > 0
     return _Indexed(x, axis, index, added, nodes) if is_whole and sizes_known else None
+
+
+class _Rows(NamedTuple):
+    """Rows of a tensor that indices choose along axes from ``first`` on, and all operators.
+
+    An index is a node, of which the first ``dims`` dimensions count, or a constant.
+    """
+
+    x: Node
+    first: int
+    indices: Sequence[Node | torch.Tensor]
+    nodes: tuple[Node, ...]
+    dims: int | None = None
+
+
+def find_rows(finder: Finder, last: Node) -> Equivalent | None:
+    """Rows that an index chooses, and that a kernel copies by elements, as copies of whole rows."""
+    read = _READ_ROWS.get(last.target)
+    if read is None or not finder.is_outside(last) or not is_float(last, _MOST_CHOSEN_FROM):
+        return None
+    rows = read(last)
+    if rows is None or not is_static(rows.x):
+        return None
+    shape, end = value(rows.x).shape, rows.first + len(rows.indices)
+    before, sizes, after = shape[: rows.first], shape[rows.first : end], shape[end:]
+    steps = [math.prod(sizes[place + 1 :]) for place in range(len(sizes))]
+    indices = [finder.constants.get(each, each) for each in rows.indices]  # type: ignore[call-overload]
+    factors = list(zip(indices, sizes, steps, strict=True))
+    chosen = [each for each in factors if isinstance(each[0], Node)]
+    if not chosen or math.prod(after) < _LEAST_ROW:
+        return None
+    fixed = [each % size * step for each, size, step in factors if isinstance(each, torch.Tensor)]
+    sources = tuple(dict.fromkeys((rows.x, *(node for node, *_ in chosen))))
+
+    def build(*tensors: Any) -> Any:
+        given, places = dict(zip(sources, tensors, strict=False)), [*tensors[len(sources) :]]
+        for node, size, step in chosen:
+            index = given[node].reshape(value(node).shape[: rows.dims])
+            places.append(index % size * step)  # a negative one counts from the end
+        x = reshape(given[rows.x], [*before, math.prod(sizes), *after])
+        index = reduce(torch.add, places).reshape(-1)
+        return x.index_select(rows.first, index).reshape(value(last).shape)
+
+    constants = (reduce(torch.add, fixed),) if fixed else ()
+    given = {node: finder.sample(node) for node in sources}
+    ratio = sqnr(build(*given.values(), *constants), finder.run(rows.nodes, given))
+    if ratio < least_db(value(last)):
+        return None
+    return Equivalent(
+        "lookups", "rows that an index chooses copied whole, instead of by elements", rows.nodes,
+        last, sources, build, sqnr_db=ratio, constants=constants,
+        code="x.flatten(0, 1)[(start + index).flatten()].unflatten(0, index.shape)  # for "
+        "x.gather(1, ...)",
+    )  # fmt: skip
+
+
+def _read_index(last: Node) -> _Rows | None:
+    """Rows along axes that follow one another, of which several are the first ones."""
+    x: Any = last.args[0]
+    given: Any = last.args[1]
+    axes = [axis for axis, index in enumerate(given) if index is not None]
+    indices = [given[axis] for axis in axes]
+    whole = all(is_static(each) and value(each).dtype == torch.int64 for each in indices)
+    is_copied = len(indices) == 1 and value(indices[0]).ndim == 1  # as a whole, by the kernel
+    one_or_first = len(indices) == 1 or axes == [*range(len(axes))]
+    return _Rows(x, axes[0], indices, (last,)) if whole and one_or_first and not is_copied else None
+
+
+def _read_gather(last: Node) -> _Rows | None:
+    """Rows whose elements have one index, which is expanded along them."""
+    given = arguments_of(last)
+    x, index = given["self"], given["index" if "index" in given else "indices"]
+    base = index.args[0] if index.target in _EXPANDED else index
+    shape = value(last).shape
+    if given["dim"] is None or not is_static(base) or value(base).ndim != len(shape):
+        return None
+    axis = given["dim"] % len(shape)
+    whole = value(x).shape[:axis] + value(x).shape[axis + 1 :] == shape[:axis] + shape[axis + 1 :]
+    if not whole or math.prod(value(base).shape[axis + 1 :]) > 1:
+        return None
+    walked = [torch.arange(size).view(-1, *[1] * (axis - n)) for n, size in enumerate(shape[:axis])]
+    nodes = (index, last) if base is not index and len(readers(index)) == 1 else (last,)
+    return _Rows(x, 0, [*walked, base], nodes, axis + 1)
+
+
+#: How the rows are read that an operator copies by elements.
+_READ_ROWS = {
+    aten.index.Tensor: _read_index, aten.gather.default: _read_gather,
+    aten.take_along_dim.default: _read_gather,
+}  # fmt: skip
 
 
 def find_sums(finder: Finder, last: Node) -> Equivalent | None:

@@ -48,7 +48,7 @@ from workbench.plugins.remedies.graph import (
     separate_constants,
     use_single_precision,
 )
-from workbench.plugins.remedies.indexing import find_chosen_products, find_sums
+from workbench.plugins.remedies.indexing import find_chosen_products, find_rows, find_sums
 from workbench.plugins.remedies.linear import count_products, find_matrices
 from workbench.plugins.remedies.loops import find_loops, find_tables
 from workbench.plugins.remedies.moves import TRANSPOSES, find_slices, find_undone
@@ -120,7 +120,7 @@ def _list_finders(backend: str) -> dict[str, Find]:
         "functions": _first(functions, find_function),
         "matrices": _first(matrices, find_sums, find_matrices),
         "affine": _first(partial(find_branches, name="affine"), find_fold),
-        "lookups": _first(find_lookup, find_tables),
+        "lookups": _first(find_lookup, find_tables, find_rows),
         "assignments": find_assignments,
         "products": find_product,
         "slices": find_slices,
