@@ -630,6 +630,36 @@ def mixture(mix):
     return tokens(lambda m, x: m[0](x), Experts(mix), count=1)
 
 
+class Chosen(nn.Module):
+    """Experts as two stacked matrices, of which each of 24 tokens multiplies those of its own."""
+
+    def __init__(self, multiply, width=192, hidden=256, count=8):
+        super().__init__()
+        self.multiply, self.gate = multiply, nn.Linear(width, count)
+        self.up = nn.Parameter(torch.randn(count, hidden, width) / width**0.5)
+        self.down = nn.Parameter(torch.randn(count, width, hidden) / hidden**0.5)
+
+    def forward(self, x):
+        weights, chosen = self.gate(x[0]).softmax(-1).topk(2, -1)
+        y = self.multiply(fn.silu(self.multiply(x[0, :, None].expand(-1, 2, -1), self.up, chosen)),
+                          self.down, chosen)  # fmt: skip
+        return (y * weights[..., None]).sum(1)[None]
+
+
+def batched_matrices(x, matrices, chosen):
+    y = torch.bmm(matrices[chosen.flatten()], x.flatten(0, 1).unsqueeze(-1))
+    return y.squeeze(-1).unflatten(0, chosen.shape)
+
+
+def chosen(multiply):
+    return tokens(lambda m, x: m[0](x), Chosen(multiply), count=24)
+
+
+def nearest(x, code):
+    """The number of the row that is most like each of some others."""
+    return (x @ code.T).argmax(-1)
+
+
 def by_tables(function, *layers, count=8, width=16):
     """A network on rows of several tables, a column of numbers for each."""
     tables = [nn.Embedding(1000 + 7 * n, width) for n in range(count)]
@@ -752,6 +782,18 @@ _KINDS = (
         lambda: mixture(masked_experts),
         lambda: mixture(scattered_experts),
         lambda: mixture(gathered_experts),
+    )),
+    ("chosen matrices", "", "experts", (
+        lambda: chosen(batched_matrices),
+        lambda: chosen(lambda x, w, i: torch.einsum("tki,tkoi->tko", x, w[i])),
+        lambda: chosen(lambda x, w, i: (w[i] @ x[..., None])[..., 0]),
+    )),
+    ("chosen rows", "", "lookups", (
+        lambda: tokens(lambda m, x: m[0].weight[nearest(x, m[0].weight)] + x, nn.Linear(192, 64)),
+        lambda: tokens(lambda m, x: x + x.gather(
+            1, m[0](x).topk(128, 1)[1].expand(-1, -1, 192)), nn.Linear(192, 1)),
+        lambda: tokens(lambda m, x: x + torch.take_along_dim(
+            x.flip(1), m[0](x).topk(128, 1)[1], 1), nn.Linear(192, 1)),
     )),
     ("several tables", "", "lookups", (
         lambda: by_tables(lambda m, i: torch.cat([t(i[:, n]) for n, t in enumerate(m)], 1)),
