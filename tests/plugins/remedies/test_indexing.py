@@ -72,6 +72,7 @@ def gathered_for_all(net, x, places):
         lambda net, x, places: net.table[places],
         lambda net, x, places: net.table[places - 50],  # from the end
         lambda net, x, places: x[0][:, places[0]],
+        lambda net, x, places: x[:, torch.arange(3)[:, None], places[0]],
     ],
 )  # fmt: skip
 def test_rows_that_an_input_chooses_are_copied_whole(function):

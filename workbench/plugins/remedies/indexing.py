@@ -148,15 +148,15 @@ def find_rows(finder: Finder, last: Node) -> Equivalent | None:
 
 
 def _read_index(last: Node) -> _Rows | None:
-    """Rows along axes that follow one another, of which several are the first ones."""
+    """Rows along axes that follow one another."""
     x: Any = last.args[0]
     given: Any = last.args[1]
     axes = [axis for axis, index in enumerate(given) if index is not None]
     indices = [given[axis] for axis in axes]
     whole = all(is_static(each) and value(each).dtype == torch.int64 for each in indices)
     is_copied = len(indices) == 1 and value(indices[0]).ndim == 1  # as a whole, by the kernel
-    one_or_first = len(indices) == 1 or axes == [*range(len(axes))]
-    return _Rows(x, axes[0], indices, (last,)) if whole and one_or_first and not is_copied else None
+    is_run = axes == [*range(axes[0], axes[0] + len(axes))]
+    return _Rows(x, axes[0], indices, (last,)) if whole and is_run and not is_copied else None
 
 
 def _read_gather(last: Node) -> _Rows | None:
