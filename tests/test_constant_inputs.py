@@ -23,7 +23,8 @@ def run_options(constant=()):
 def measure(root, constant=()):
     model = make_model("decoder", *decoder(width=256, layers=1))
     brief = run_options(constant)
-    return model, wb.measure(wb.export_model(model, root=root), options=brief, root=root)
+    program = wb.export_model(model, root=root)
+    return model, wb.measure(program, options=brief, root=root, artifacts=False)
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +122,8 @@ def test_both_parts_are_measured_as_one_conversation(measured, tmp_path):
     model, run = measured
     parts = wb.split(model, constant=("states",))
     brief = replace(run_options(), processes=2)
-    calls = wb.measure([parts.once, parts.each], options=brief, root=tmp_path).conversation
+    both = [parts.once, parts.each]
+    calls = wb.measure(both, options=brief, root=tmp_path, artifacts=False).conversation
     first, second, tenth, _ = calls["ms"]
     assert calls["calls"].tolist() == [1, 2, 10, 100]
     assert second - first == pytest.approx(calls["each_ms"].iloc[0])

@@ -333,7 +333,7 @@ def _command(path):
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("budget_s", [0.0, 0.5])
+@pytest.mark.parametrize("budget_s", [0.0, pytest.param(0.5, marks=pytest.mark.cases)])
 def test_traces_stay_small_however_many_inferences_and_restarts(
     plan, runner, tmp_path, monkeypatch, budget_s
 ):

@@ -291,7 +291,9 @@ def test_a_computed_size_has_the_line_and_the_layer_that_reads_it(tmp_path):
     ("parts", "difference"),
     [
         ([torch.half], "the model is in float16, the program in float32: --dtype fp16 keeps it"),
-        ([torch.bfloat16], "the model is in bfloat16, the program in float32: --dtype bf16 keeps"),
+        slow(
+            [torch.bfloat16], "the model is in bfloat16, the program in float32: --dtype bf16 keeps"
+        ),
         ([torch.half, torch.float], "parts of the model are in float16, the program in float32"),
         ([torch.float, torch.double], ""),
     ],

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import torch
 from brief import LATENCIES_ALONE
+from needed import needs
 from planned import make_plan
 from recorded import report_text
 
@@ -40,9 +41,8 @@ def runner():
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return wb.measure(
-        TINY, options=replace(BRIEF, phases=PHASES), root=tmp_path_factory.mktemp("llm")
-    )
+    options, root = replace(BRIEF, phases=PHASES), tmp_path_factory.mktemp("llm")
+    return wb.measure(TINY, options=options, root=root, artifacts=False)
 
 
 # Operators
@@ -118,6 +118,13 @@ def test_a_step_is_computed_on_the_state_that_earlier_ones_left(runner, tmp_path
     assert np.isfinite(whole).all()
     assert np.allclose(split, whole, atol=0.02 * np.abs(whole).max())
     assert not np.allclose(empty, whole, atol=0.02 * np.abs(whole).max())
+
+
+@needs("memory")
+@pytest.mark.whole
+def test_memory_of_libraries_of_operators_is_accounted_for(run):
+    memory = run.subject.memory.set_index("part")
+    assert abs(memory.at["not accounted for", "share"]) < 0.02
 
 
 @pytest.mark.whole

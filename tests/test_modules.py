@@ -96,7 +96,8 @@ def test_layers_of_a_cell_name_the_cell_and_its_line(shell, export):
 @pytest.fixture
 def quick(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    return {"export": PORTABLE, "effort": "quick", "measure": wb.MeasureOptions(toggle="none")}
+    few = wb.MeasureOptions(toggle="none", runs=2, processes=2)
+    return {"export": PORTABLE, "effort": "quick", "measure": few}
 
 
 @pytest.fixture
@@ -159,7 +160,7 @@ def test_the_next_step_of_a_lowered_program_names_it_and_its_inputs(next_step, m
         manager = to_edge(torch.export.export(Net().eval(), (image,)))
     for name, thing in {"mine": manager, "image": image}.items():
         monkeypatch.setattr(sys.modules["__main__"], name, thing, raising=False)
-    measure = wb.MeasureOptions(toggle="none")
+    measure = wb.MeasureOptions(toggle="none", runs=2, processes=2)
     for inputs, names in ((image, "[mine, changed], image"), (None, "[mine, changed]")):
         run = wb.profile(manager, inputs, effort="quick", measure=measure)
         assert next_step(run.path).endswith(f"wb.profile({names})")
@@ -180,6 +181,7 @@ def test_the_next_step_of_a_registered_model_is_a_command(next_step):
 @pytest.mark.cases
 def test_before_and_after_an_edit_are_compared_apart_and_side_by_side(quick):
     x = torch.randn(1, 256)
+    quick["measure"] = wb.MeasureOptions(toggle="none")
     before = wb.profile(nn.Sequential(nn.Linear(256, 2048), nn.ReLU()), x, name="net", **quick)
     after = wb.profile(nn.Sequential(nn.Linear(256, 256), nn.ReLU()), x, name="net", **quick)
     assert before.path.parent == after.path.parent != before.path

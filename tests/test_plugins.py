@@ -199,14 +199,18 @@ program = wb.export_model(Doubled(), torch.randn(4, 64), options, root=ROOT)
 
 @pytest.mark.whole
 @needs("remedies")
-def test_a_rewriter_of_a_stranger_is_as_ours(python, command, guest):
+def test_a_rewriter_of_a_stranger_is_as_ours(python, cli, guest):
     code = f"NAMES, ROOT = ('doublings', 'powers'), {str(guest)!r}\n{DOUBLED}"
-    code += "print(program.export.options['rewritten'], program.export.rewrite)"
-    assert python(code, guest).stdout == "1 doublings ('doublings',)\n"
-    listed = command("export", "toy_cnn", "--rewrite", "list", packages=guest)
-    assert "doublings: " in listed.stdout
-    refused = command("export", "toy_cnn", "--rewrite", "doublings")
-    assert "unknown rewrite 'doublings'" in refused.stderr
+    code += (
+        "print(program.export.options['rewritten'], program.export.rewrite)\n"
+        "from workbench.cli import workbench\n"
+        "workbench(['export', 'toy_cnn', '--rewrite', 'list'], standalone_mode=False)"
+    )
+    rewritten, *listed = python(code, guest).stdout.splitlines()
+    assert rewritten == "1 doublings ('doublings',)"
+    assert any(line.startswith("doublings: ") for line in listed)
+    refused = cli("export", "toy_cnn", "--rewrite", "doublings")
+    assert refused[0] == 2 and "unknown rewrite 'doublings'" in refused[2]
 
 
 @pytest.mark.cases

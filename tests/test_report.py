@@ -266,7 +266,6 @@ def test_analyze_checks_a_run_and_fails_if_asked(cli, run_dir):
     code, out, _ = cli("analyze", run_dir, "--check")
     assert code == 1 and "fail  layers.json: is of another program" in out
     assert "fail  mobilenet_v3_small_xnnpack_fp32.pte: is not the program that ran" in out
-    assert cli("analyze", run_dir)[0] == 0
 
 
 def test_a_trace_of_another_run_is_noticed(run_dir):

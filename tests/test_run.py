@@ -154,7 +154,7 @@ def test_the_answer_is_the_verdict_of_the_run(conv_pte, tmp_path):
     assert any(", started" in text for text in texts[told[0] :])
 
 
-@pytest.mark.whole
+@pytest.mark.cases
 def test_findings_that_fail_leave_the_report(cli, conv_pte, tmp_path, monkeypatch):
     monkeypatch.setattr("workbench.analysis.findings.text.write_finding", lambda *_: 1 / 0)
     code, out, err = cli("profile", shutil.copy(conv_pte, tmp_path), *SHORT)

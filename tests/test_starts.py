@@ -22,7 +22,8 @@ BRIEF = wb.MeasureOptions(toggle="none", runs=2, warmup=1, processes=2, evidence
 @pytest.fixture(scope="module")
 def run(conv_pte, tmp_path_factory):
     """A measured program of two delegates, twice, with a control."""
-    return wb.measure(conv_pte, options=BRIEF, root=tmp_path_factory.mktemp("out"))
+    root = tmp_path_factory.mktemp("out")
+    return wb.measure(conv_pte, options=BRIEF, root=root, artifacts=False)
 
 
 def start_runner(pte, mode, *flags):
@@ -92,7 +93,7 @@ def test_the_same_program_needs_as_much_memory(run):
 @pytest.mark.whole
 def test_without_starts_nothing_is_claimed(conv_pte, tmp_path):
     options = replace(BRIEF, cold_start=False, processes=1)
-    run = wb.measure(conv_pte, options=options, root=tmp_path)
+    run = wb.measure(conv_pte, options=options, root=tmp_path, artifacts=False)
     on = run.subject
     for resources in (on.resources, run.comparisons[0].resources):
         assert resources["resource"].tolist() == ["latency"]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from brief import LATENCIES_ALONE
+from exporting import slow
 
 NETS = """\
 import torch
@@ -88,7 +89,7 @@ def nets(tmp_path, monkeypatch):
     ("name", "words"),
     [
         ("Ratio", "output 1: 12 of 12 values are NaN, as in PyTorch; first in div (nets.py:13)"),
-        ("Logarithm", "12 of 12 values are infinite, as in PyTorch; first in log (nets.py:18)"),
+        slow("Logarithm", "12 of 12 values are infinite, as in PyTorch; first in log (nets.py:18)"),
         ("Empty", "output 0: empty: one of its sizes is 0"),
     ],
 )
@@ -135,7 +136,7 @@ def test_a_profile_of_a_wrong_export_says_so_and_fails(cli, nets):
 
 
 @pytest.mark.whole
-@pytest.mark.parametrize("name", ["Nothing", "Text"])
+@pytest.mark.parametrize("name", ["Nothing", slow("Text")])
 def test_a_model_without_tensors_as_results_has_a_next_step(cli, nets, name):
     code, _, err = cli("export", f"nets.py:{name}")
     *_, last = err.splitlines()

@@ -399,14 +399,18 @@ def make(name, number):
     return Net(function, *layers, **buffers).eval(), inputs
 
 
-BRIEF = {"processes": 2, "runs": 4, "evidence": False, "cold_start": False, "roof": False}
+BRIEF = {
+    "toggle": "none", "processes": 2, "runs": 4, "evidence": False, "cold_start": False,
+    "roof": False,
+}  # fmt: skip
 
 
 def measure(module, inputs, root, **options):
     """A short run of a network, with the remedies that its export offers."""
     export = ExportOptions(**options)
     program = wb.export_model(module.eval(), inputs, export, root=root, progress=quiet)
-    return wb.measure(program, options=wb.MeasureOptions(**BRIEF), root=root, progress=quiet)
+    brief = wb.MeasureOptions(**BRIEF)
+    return wb.measure(program, options=brief, root=root, progress=quiet, artifacts=False)
 
 
 def calls(exported):
@@ -424,7 +428,6 @@ def test_a_kind_is_found_and_its_replacement_computes_the_same(name, number):
     for part in parts:
         proven = finder.prove(part) if math.isnan(part.sqnr_db) else part
         assert REMEDIES[name].differs or proven.sqnr_db > 80
-        assert len(list_operators(part)) >= 0
     expected = module(*inputs)
     counts = REWRITER.apply(exported, [name], "xnnpack")
     assert counts[name] >= 1
@@ -931,7 +934,7 @@ def test_each_thread_count_and_phase_has_a_trial_of_its_own(tmp_path):
     np.save(tmp_path / "zeros.npy", np.zeros(image.shape, np.float32))
     phases = (f"night={tmp_path / 'zeros.npy'}",)
     options = wb.MeasureOptions(threads=(1, 2), phases=phases, **BRIEF)
-    run = wb.measure(program, options=options, root=tmp_path, progress=quiet)
+    run = wb.measure(program, options=options, root=tmp_path, progress=quiet, artifacts=False)
     (trial,) = wb.check_findings(run, module, image)
     assert trial.scope == run.subject.scope and trial.scope.threads == 1 and not trial.problem
     assert trial.sqnr_db is None, "averages of zeros do not differ"
