@@ -5,8 +5,8 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from importlib import resources
+from itertools import groupby
 from typing import Any
 
 import pandas as pd
@@ -34,7 +34,7 @@ from workbench.wording import (
 CONTEXT = 3
 #: Lines of a file, letters of a line, layers of a line and folds in folds, of strangers' sources.
 _MOST_LINES, _MOST_LETTERS, _MOST_LAYERS, _DEEPEST = 20_000, 400, 50, 6
-_FOLD = re.compile(r"(\s*)(?:async\s+def|def|class)\b")
+_BLOCK = re.compile(r"(\s*)(?:async\s+def|def|class)\b")
 #: In ms; what takes less is not told apart in the gutter.
 _LEAST_MS = 0.001
 NO_TEXT = "The text of {} was not kept: it was changed or is elsewhere; only its lines are known."
@@ -42,38 +42,17 @@ NO_TEXT = "The text of {} was not kept: it was changed or is elsewhere; only its
 _CSS = resources.files("workbench.plots") / "source.css"
 
 
-@dataclass
-class _Fold:
-    """A class or function: its first line, and what is in it."""
-
-    head: int
-    indent: int
-    parts: list[int | _Fold] = field(default_factory=list)
-
-    def lines(self) -> Iterator[int]:
-        """The numbers of all of its lines."""
-        yield self.head
-        for part in self.parts:
-            yield from part.lines() if isinstance(part, _Fold) else (part,)
-
-
-def fold_lines(lines: Mapping[int, str]) -> list[int | _Fold]:
-    """Lines by their numbers as a tree of classes and functions, told by their indentation."""
-    top: list[int | _Fold] = []
-    folds: list[_Fold] = []
+def find_blocks(lines: Mapping[int, str]) -> dict[int, int]:
+    """The first and the last line of each class and function, told by their indentation."""
+    blocks, around = dict[int, int](), list[tuple[int, int]]()
     for number, text in lines.items():
-        bare = text.strip()
-        indent = len(text) - len(text.lstrip())
-        while folds and bare and indent <= folds[-1].indent and bare[0] not in ")]}#":
-            folds.pop()
-        place = folds[-1].parts if folds else top
-        if _FOLD.match(text) and len(folds) < _DEEPEST:
-            fold = _Fold(number, indent)
-            place.append(fold)
-            folds.append(fold)
-        else:
-            place.append(number)
-    return top
+        bare, indent = text.strip(), len(text) - len(text.lstrip())
+        while around and bare and indent <= around[-1][1] and bare[0] not in ")]}#":
+            around.pop()
+        if _BLOCK.match(text) and len(around) < _DEEPEST:
+            around.append((number, indent))
+        blocks |= dict.fromkeys((first for first, _ in around), number)
+    return blocks
 
 
 def show_source(m: Measurement, top: int) -> Iterator[str | Table]:
@@ -180,8 +159,7 @@ class _Page:
         numbers = sorted(lines)[:_MOST_LINES]
         joined = {line for name, line in map(split_place, self.joined) if name == file}
         near = {n for line in timed | joined for n in range(line - CONTEXT, line + CONTEXT + 1)}
-        folds = fold_lines({number: lines[number] for number in numbers})
-        body = self._draw_parts(file, lines, folds, near)
+        body = self._draw_lines(file, {number: lines[number] for number in numbers}, near)
         return f'{head}<div role="group" aria-label="{html.escape(file)}">{body}</div>'
 
     def _lines_of(self, file: str) -> dict[int, str]:
@@ -198,57 +176,41 @@ class _Page:
         row = self.rows[place]
         return self._lines_of(row["file"]).get(row["line"], "")
 
-    def _draw_parts(
-        self, file: str, lines: Mapping[int, str], parts: Iterable[int | _Fold], near: set[int]
-    ) -> str:
-        """Lines and folds in order; lines far from any with time are folded."""
-        drawn: list[str] = []
-        far: list[int] = []
-
-        def flush() -> None:
-            if any(lines[number].strip() for number in far):
-                drawn.append(_fold_far(lines, far))
-            far.clear()
-
-        for part in parts:
-            inner = [*part.lines()] if isinstance(part, _Fold) else []
-            spent = [n for n in inner if f"{file}:{n}" in self.rows]
-            if isinstance(part, _Fold) and spent:
-                flush()
-                drawn.append(self._draw_fold(file, lines, part, near))
-            elif isinstance(part, _Fold):
-                far += inner
-            elif part in near:
-                flush()
-                drawn.append(self._draw_line(file, part, lines[part]))
+    def _draw_lines(self, file: str, lines: Mapping[int, str], near: set[int]) -> str:
+        """Lines with time, and those near; others, and blocks without any time, are folded."""
+        sums, hidden, drawn = dict[int, list[dict[str, Any]]](), set[int](), ""
+        for first, last in find_blocks(lines).items():
+            inside = range(first, last + 1)
+            places = (f"{file}:{number}" for number in inside)
+            if rows := [self.rows[place] for place in places if place in self.rows]:
+                sums[first] = rows
             else:
-                far.append(part)
-        flush()
-        return "".join(drawn)
+                hidden |= {*inside}
+        open_lines = near - hidden | sums.keys()
+        for is_open, group in groupby(lines, open_lines.__contains__):
+            numbers = [*group]
+            if is_open:
+                drawn += "".join(self._draw_line(file, n, lines[n], sums.get(n)) for n in numbers)
+            elif any(lines[number].strip() for number in numbers):
+                drawn += _fold_far(lines, numbers)
+        return drawn
 
-    def _draw_fold(self, file: str, lines: Mapping[int, str], fold: _Fold, near: set[int]) -> str:
-        if f"{file}:{fold.head}" in self.rows:  # a function on one line
-            head = self._draw_line(file, fold.head, lines[fold.head])
-            return head + self._draw_parts(file, lines, fold.parts, near)
-        rows = [self.rows[p] for n in fold.lines() if (p := f"{file}:{n}") in self.rows]
-        spent, share = (sum(row[name] for row in rows) for name in ("mean_ms", "share"))
-        cells = [("n sum", f"Σ {_write_ms(spent)}"), ("n p sum", format_share(share))]
-        cells = cells if self.timed else [("n", ""), ("n p", "")]
-        cells += [("w o", ""), ("w", ""), ("l", str(fold.head))]
-        head = _draw_row("", cells, lines[fold.head])
-        body = self._draw_parts(file, lines, fold.parts, near)
-        return f"<details open><summary>{head}</summary>{body}</details>"
-
-    def _draw_line(self, file: str, number: int, text: str) -> str:
+    def _draw_line(
+        self, file: str, number: int, text: str, inside: Sequence[Mapping[str, Any]] | None
+    ) -> str:
+        """A line; the first one of a block has the time ``inside``."""
         place = f"{file}:{number}"
         row = self.rows.get(place)
         if row is None:
             main = self.joined.get(place, "")
             same = main.startswith(f"{file}:")
             name = f"line {split_place(main)[1]}" if same else shorten_source(main)
-            where = f"in {name}" if main else ""
-            cells = [("n", ""), ("n p", ""), ("w o", ""), ("w", where), ("l", str(number))]
-            return _draw_row("", cells, text)
+            where, time, share = f"in {name}" if main else "", "", ""
+            if inside and self.timed:
+                spent, part = (sum(row[each] for row in inside) for each in ("mean_ms", "share"))
+                time, share = f"Σ {_write_ms(spent)}", format_share(part)
+            cells = [("n sum", time), ("n p sum", share), ("w o", ""), ("w", where)]
+            return _draw_row("", [*cells, ("l", str(number))], text)
         cells = [("n", ""), ("n p", "")]
         if self.timed:
             cells = [("n", _write_ms(row["mean_ms"])), ("n p", format_share(row["share"]))]
