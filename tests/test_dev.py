@@ -102,7 +102,7 @@ def further(*case):
     [
         further(["", "+cpu", "+cu130"], ["+cpu"], [], "(['torch==V+cpu'], '')"),
         ([""], ["+cpu"], [], "(['torch==V+cpu'], 'URL')"),
-        (["", "+cpu"], None, [], "(['torch==V+cpu'], '')"),
+        further(["", "+cpu"], None, [], "(['torch==V+cpu'], '')"),
         further([""], None, ["+cpu"], "(['torch==V+cpu'], '')"),
         further(None, ["+cpu"], [], "(['torch==V+cpu'], 'URL')"),
     ],

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from exporting import slow
 
 import workbench as wb
 
@@ -153,7 +154,7 @@ def test_a_broken_function_of_torch_is_one_line(tmp_path, monkeypatch, name):
 @pytest.mark.parametrize(
     ("shell", "code", "words"),
     [
-        (">/dev/full", 1, "error: No space left on device"),
+        slow(">/dev/full", 1, "error: No space left on device"),
         ("--json >/dev/full", 1, "error: No space left on device"),
         ("| head -c 1", 0, ""),
     ],

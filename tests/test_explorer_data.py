@@ -20,7 +20,7 @@ import workbench as wb
 EXPLORER = Path(wb.__file__).parent / "explorer"
 MODELS = [
     *("mobilenet_v3_small", "toy_cnn"),
-    *(pytest.param(model, marks=pytest.mark.whole) for model in ("squeezesam", "unet_small")),
+    *(pytest.param(model, marks=pytest.mark.cases) for model in ("squeezesam", "unet_small")),
 ]
 
 

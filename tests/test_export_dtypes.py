@@ -69,7 +69,7 @@ def record_of(tmp_path_factory):
 @pytest.mark.parametrize(
     ("dtype", "least", "quantized"),
     [
-        pytest.param("fp32", 100, "", marks=pytest.mark.whole),
+        slow("fp32", 100, ""),
         slow("fp16w", 45, ""),
         slow("fp16", 45, ""),
         slow("bf16", 25, ""),

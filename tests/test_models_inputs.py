@@ -52,7 +52,7 @@ def save(path, value):
 
 
 @pytest.mark.parametrize(
-    "suffix", [".npy", pytest.param(".pt", marks=pytest.mark.whole), ".safetensors"]
+    "suffix", [".npy", pytest.param(".pt", marks=pytest.mark.cases), ".safetensors"]
 )
 def test_a_file_replaces_the_example(suffix, tmp_path):
     value = torch.rand(1, 3, 4, 6, dtype=torch.float64)
@@ -163,7 +163,7 @@ def pickled_code():
         ("a.npy", b"", "cannot be read"),
         ("a.npy", npy("{'descr': '<f4', 'fortran_order': False, 'shape': (9999999999,)}"), "read"),
         ("a.npy", npy("{'descr': '|O', 'fortran_order': False, 'shape': (1,)}", b"\x80"), "read"),
-        pytest.param("a.pt", b"PK\x03\x04 but no more", "cannot be read", marks=pytest.mark.whole),
+        pytest.param("a.pt", b"PK\x03\x04 but no more", "cannot be read", marks=pytest.mark.cases),
         pytest.param("a.pt", pickled_code(), "cannot be read", marks=pytest.mark.whole),
         ("a.safetensors", b"\xff" * 64, "cannot be read"),
         ("a.safetensors", struct.pack("<Q", 2**40) + b"{}", "cannot be read"),

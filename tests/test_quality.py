@@ -104,7 +104,9 @@ def plan(conv_pte, tmp_path):
     pte = shutil.copy(conv_pte, tmp_path / "conv.pte")
     made = make_plan(
         Path(pte),
-        MeasureOptions(runs=4, processes=2, warmup=1, toggle="none", cold_start=False),
+        MeasureOptions(
+            runs=4, processes=2, warmup=1, toggle="none", cold_start=False, evidence=False
+        ),
         find_runner(),
     )
     return replace(made, batch_ms=0.5, traced_runs=2)

@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 import torch
+from exporting import slow
 from torch import nn
 
 import workbench as wb
@@ -111,18 +112,17 @@ class Cells(nn.Module):
 
 
 @pytest.mark.parametrize(
-    "dtype",
+    ("dtype", "convolutions"),
     [
-        "fp32",
-        *(pytest.param(name, marks=pytest.mark.cases) for name in ("int8", "8da4w")),
-        *(pytest.param(name, marks=pytest.mark.cases) for name in ("fp16", "fp16w")),
-        *(pytest.param(name, marks=pytest.mark.cases) for name in ("int8dyn", "8da4c")),
+        ("fp32", False),
+        *(slow(dtype, True) for dtype in ("fp32", "int8", "fp16", "fp16w", "int8dyn")),
+        *(slow(dtype, False) for dtype in ("8da4w", "8da4c")),
     ],
 )
-def test_the_predicted_kernels_are_those_that_run(runner, tmp_path, dtype):
+def test_the_predicted_kernels_are_those_that_run(runner, tmp_path, dtype, convolutions):
     """38 cells for each dtype, 12 for int4: 214 in all."""
     torch.manual_seed(0)
-    net = Cells(convolutions="4" not in dtype).eval()
+    net = Cells(convolutions).eval()
     tensors = (*net.inputs, *(tensor for pair in net.products for tensor in pair))
     program = wb.export_model(net, tensors, options=wb.ExportOptions(dtype), root=tmp_path)
     assert program.export.sqnr_db > 10
@@ -131,7 +131,7 @@ def test_the_predicted_kernels_are_those_that_run(runner, tmp_path, dtype):
     )
     table = wb.measure(program, options=options, root=tmp_path).compare().sme2
     products = table[table["m"].notna()]
-    assert len(products) == (6 if "4" in dtype else 19)
+    assert len(products) == (19 if convolutions else 6)
     for state in ("off", "on"):
         sampled = products[products[f"executed_{state}"] != ""]
         print(f"{dtype}, SME2 {state}: {len(sampled)} of {len(products)} cells were sampled")
