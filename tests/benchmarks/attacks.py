@@ -49,7 +49,6 @@ ATTACKS = {
     "threads: overlapping loads": "overlapping_loads or without_code_between_fork_and_exec",
     "set-up: an environment behind a link": "environment_behind_a_link",
     "program: a delegate without a backend": "delegate_without_a_backend",
-    "wheel of an unknown hash": "without_a_known_hash",
     "two measurements at once": "concurrent_runs_are_serialised",
     "notebook server: no token, another host": "jupyterlab_answers or there_is_no_page",
     "notebook server: paths outside, bodies": "other_files_are_refused or asks_for_no_file",
