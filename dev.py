@@ -147,7 +147,7 @@ def test(arguments: list[str]) -> int:
 
 
 def whole(arguments: list[str]) -> int:
-    """Test whole exports, runs and commands, and properties with four times the examples."""
+    """Test whole runs and commands, further cases, and properties with ten times the examples."""
     chosen = ("-m", "whole or cases or hypothesis", "--hypothesis-profile=thorough")
     return _pytest(*chosen, "-rs", *arguments)  # such as other runtimes, which are extras
 

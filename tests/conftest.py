@@ -25,7 +25,7 @@ gc.disable()  # until all tests are imported
 
 # No deadline: the speed of this machine is not under test. `--hypothesis-profile` chooses another,
 # with examples that no earlier run had.
-settings.register_profile("fast", deadline=None, max_examples=15, derandomize=True)
+settings.register_profile("fast", deadline=None, max_examples=10, derandomize=True)
 settings.register_profile("thorough", deadline=None, max_examples=100)
 settings.load_profile("fast")
 
