@@ -202,7 +202,7 @@ def test_files_written_with_other_categories_say_so_and_are_valid(cli, tmp_path)
     assert json.loads((folder / "analysis_summary.json").read_text())["categories"] == "mine.yaml"
 
 
-@pytest.mark.whole
+@pytest.mark.cases
 def test_the_report_of_a_profile_has_the_categories_that_were_asked_for(conv_pte, tmp_path):
     pte = shutil.copy(conv_pte, tmp_path)
     brief = wb.MeasureOptions(

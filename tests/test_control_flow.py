@@ -104,7 +104,7 @@ def test_operators_of_branches_are_counted_and_have_layers(tmp_path):
     assert program.layers.methods[0].modules["big.0"] == "Conv2d"
 
 
-@pytest.mark.whole
+@pytest.mark.cases
 def test_a_loop_in_a_loop(tmp_path):
     layers = layers_of(export(Nested(), (torch.randn(2, 5, 6, 3),), tmp_path, backend="portable"))
     names = [name for name, _ in layers]

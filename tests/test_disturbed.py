@@ -62,9 +62,9 @@ DISTURBANCES = {
     ("what", "place"),
     [
         *((what, "at_import") for what in DISTURBANCES),
-        ("folder", "in_constructor"),
-        *((what, "in_forward") for what in ("folder", "prints")),
-        ("errors of warnings", "in_forward"),
+        slow("folder", "in_constructor"),
+        ("folder", "in_forward"),
+        *(slow(what, "in_forward") for what in ("prints", "errors of warnings")),
     ],
 )
 def test_a_model_disturbs_neither_the_place_nor_the_output(cli, tmp_path, what, place, monkeypatch):

@@ -215,7 +215,7 @@ INT8 = {"backend": "xnnpack", "dtype": "int8"}
     ("before", "after"),
     [
         ({}, {"inputs": ("random:1",)}),
-        ({}, {"rewrite": ("transposes",)}),
+        pytest.param({}, {"rewrite": ("transposes",)}, marks=further),
         pytest.param({}, {"state_dict": "weights.pt"}, marks=further),
         pytest.param(INT8, INT8 | {"module_dtypes": (("*", "int8dyn"),)}, marks=further),
     ],
@@ -234,7 +234,7 @@ def test_other_options_are_another_export(files, before, after):
         (".layers.json", "gone"),
         pytest.param(".layers.json", "cut", marks=further),
         pytest.param(".input0.bin", "edited", marks=further),
-        (".export.json", "cut"),
+        pytest.param(".export.json", "cut", marks=further),
     ],
 )
 def test_a_damaged_export_is_made_again(files, suffix, harm):

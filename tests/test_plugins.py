@@ -128,7 +128,7 @@ def test_an_absent_attribute_names_what_cannot_be_used(python, tmp_path):
     assert "failing" in text and text.count("\n") == 1
 
 
-@pytest.mark.whole
+@pytest.mark.cases
 def test_a_section_of_a_stranger_is_in_the_report(command, run_dir):
     done = command("report", run_dir)
     assert done.returncode == 0, done.stderr

@@ -212,7 +212,7 @@ def test_peaks_are_measured_as_far_as_a_run_needs_them_and_kept(own_run, monkeyp
         assert after.probes[:-1] == before.probes and after.probes[-1].dtype == "int8"
 
 
-@pytest.mark.whole
+@pytest.mark.cases
 def test_disturbed_peaks_are_measured_again_later_and_the_best_counts(own_run, monkeypatch):
     monkeypatch.setattr("workbench.run.ceilings.STEADY", -1.0)
     peaks = wb.measure_roof(own_run)

@@ -92,7 +92,7 @@ def test_an_exported_program_is_exported_as_its_module_is(exported, plain, tmp_p
         assert program.export.model == ("sampled" if isinstance(source, str) else "Sampled")
 
 
-@pytest.mark.whole
+@pytest.mark.cases
 def test_lowered_programs_have_the_layers_and_lines_of_the_module(exported, plain, tmp_path):
     edge = lower(exported)
     programs = list_subjects([edge, edge.to_executorch()], X, tmp_path)
