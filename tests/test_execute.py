@@ -423,11 +423,11 @@ def test_names_that_say_nothing_leave_the_order(names):
 
 
 def test_what_ran_decides_after_names_and_a_choice_before_them():
-    lacking = {"lacking": ["b"], "shown": "b, by its kernels"}
+    lacking = {"lacking": ["b"], "evidence": "b, by its kernels"}
     assert sides("a b c", **lacking) == ("b>a b>c", "b, by its kernels")
     assert sides("a_off b", **lacking) == ("a_off>b", "a_off, by name")
     assert sides("a_off b", baseline="b", **lacking)[0] == "b>a_off"
-    assert sides("a b", lacking=["a", "b"], shown="neither") == ("a>b", BY_ORDER)
+    assert sides("a b", lacking=["a", "b"], evidence="neither") == ("a>b", BY_ORDER)
     with pytest.raises(UsageError, match="unknown experiment 'x' -> valid: a, b"):
         sides("a b", baseline="x")
 

@@ -87,8 +87,8 @@ def _check_options(signature: inspect.Signature, given: Mapping[str, Any], where
     for name, value in given.items():
         kind = type(value).__name__
         if name != "self" and isinstance(value, Options) and kind not in taken[name]:
-            own = next((other for other, annotation in taken.items() if kind in annotation), "")
-            hint = f"give it by its name: {own}={kind}(...)" if own else None
+            parameter = next((other for other, types in taken.items() if kind in types), "")
+            hint = f"give it by its name: {parameter}={kind}(...)" if parameter else None
             raise UsageError(f"{name}= takes no {kind}", where=where, hint=hint)
 
 

@@ -122,12 +122,12 @@ def install_command(*arguments: str) -> str:
 
     The workbench, with or without extras, is installed from where it came: it is on no index.
     """
-    own = [sys.executable, "-m", "pip", "install"]
+    pip = [sys.executable, "-m", "pip", "install"]
     # The Python that made the environment: `python3` may be that of the environment.
     base = getattr(sys, "_base_executable", "") or "python3"
     other = [base, "-m", "pip", "--python", sys.executable, "install"]
     words = [word for argument in arguments for word in _locate_package(argument)]
-    return shlex.join([*(own if importlib.util.find_spec("pip") else other), *words])
+    return shlex.join([*(pip if importlib.util.find_spec("pip") else other), *words])
 
 
 def _locate_package(requirement: str) -> list[str]:

@@ -65,8 +65,8 @@ class Frame:
             if len(frame) and not kinds[kind](dtypes[name]):
                 raise StoreError(f"column {name!r} is {dtypes[name]}, not {kind}", where=where)
         # What is selected from it keeps its units; of a joined one, the later frame decides.
-        others = (name for name in frame.attrs.get(_NAME, ()) if name != self.name)
-        frame.attrs[_NAME] = (*others, self.name)
+        names = (name for name in frame.attrs.get(_NAME, ()) if name != self.name)
+        frame.attrs[_NAME] = (*names, self.name)
         return frame
 
 
@@ -126,8 +126,8 @@ def describe_columns(frame: pd.DataFrame) -> dict[str, tuple[str, str]]:
     for column, _, unit, _ in itertools.chain(*(each.columns for each in FRAMES.values())):
         units.setdefault(column, set()).add(unit)
     described = {name: (each.pop(), "") for name, each in units.items() if len(each) == 1}
-    own = itertools.chain(*(FRAMES[name].columns for name in frame.attrs.get(_NAME, ())))
-    return described | {name: (unit, meaning) for name, _, unit, meaning in own}
+    columns = itertools.chain(*(FRAMES[name].columns for name in frame.attrs.get(_NAME, ())))
+    return described | {name: (unit, meaning) for name, _, unit, meaning in columns}
 
 
 #: Which measurement a row belongs to; joined to the frames of one trace when a run is read.

@@ -24,7 +24,7 @@ class ProgramMap(widgets.VBox):
         self.run: Run | None = None
         self.button = widgets.Button(description="Measure", button_style="primary")
         self.output, self._still = widgets.Output(), name_still()
-        self._keep: Callable[[Any], None] = lambda shown: None
+        self._keep: Callable[[Any], None] = lambda widget: None
         super().__init__([self.button, self.output, widgets.HTML(hide_still(self._still))])
         self.button.on_click(lambda _: self.measure())
         self._draw()

@@ -154,9 +154,9 @@ def check_comparable(
     one_run = len({m.run.path.resolve() for m in measurements}) == 1
     if one_run or len({m.program.sha256 for m in measurements}) == 1:
         across |= {"program"}
-    first, *others = (m.identity.axes | {"threads": str(m.threads)} for m in measurements)
+    first, *other_axes = (m.identity.axes | {"threads": str(m.threads)} for m in measurements)
     for axis in [name for name in AXES if name not in across]:
-        for other in others:
+        for other in other_axes:
             if first[axis] and other[axis] not in ("", first[axis]):
                 raise UsageError(
                     f"the two differ in {axis}: {first[axis]} against {other[axis]}",
@@ -287,15 +287,15 @@ class Comparisons:
         names: Mapping[str, Mapping[str, str]] | None = None,
     ) -> pd.DataFrame:
         """``frames.ALIGNED`` of ``frames.COMPARISON`` by run; ``names`` are common ones by own."""
-        found = dict.fromkeys(name for part in parts.values() for name in part["name"])
-        rows = pd.MultiIndex.from_product([order or list(found), list(parts)])
+        part_names = dict.fromkeys(name for part in parts.values() for name in part["name"])
+        rows = pd.MultiIndex.from_product([order or list(part_names), list(parts)])
         table = pd.concat({run: part.set_index("name") for run, part in parts.items()})
         table = table.swaplevel().reindex(rows).rename_axis(["name", "run"]).reset_index()
         first = table["run"] == next(iter(parts))
         known_as = table["name"]
         if names:
             known_as = [
-                " + ".join(own for own, common in names[run].items() if common == name) or None
+                " + ".join(layer for layer, common in names[run].items() if common == name) or None
                 for name, run in zip(table["name"], table["run"], strict=True)
             ]
         table = table.assign(
@@ -473,7 +473,7 @@ def name_runs(measurements: Sequence[Measurement]) -> list[str]:
             _join(name, fact) if len(facts[name]) > 1 else name
             for name, fact in zip(names, column, strict=True)
         ]
-    return [name or own for name, own in zip(names, programs, strict=True)]
+    return [name or program for name, program in zip(names, programs, strict=True)]
 
 
 def _join(name: str, fact: str) -> str:

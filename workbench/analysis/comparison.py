@@ -238,8 +238,8 @@ class Comparison(Noun):
             )
         theirs = {key: self._key(key) for key in self.candidate.operators["key"]}
         compared = self.compare_by("operator", after=theirs)
-        own = {key: theirs for theirs, key in theirs.items()}
-        return compared.assign(candidate_key=compared["key"].map(own))
+        candidate_keys = {key: name for name, key in theirs.items()}
+        return compared.assign(candidate_key=compared["key"].map(candidate_keys))
 
     @frame_property
     def layers(self) -> pd.DataFrame | None:
@@ -285,15 +285,16 @@ class Comparison(Noun):
         dtypes = [m.export.dtype if m.export else "" for m in (self.candidate, self.baseline)]
         other = f"{dtypes[0]} instead of {dtypes[1]}" if all(dtypes) else ""
         texts = {}
-        for layer, own in ours.groupby("layer"):
-            kernels = own.loc[own["kind"] == "portable", "operator"].unique()
+        for layer, rows in ours.groupby("layer"):
+            kernels = rows.loc[rows["kind"] == "portable", "operator"].unique()
             outside = [name.removeprefix("native_call_").partition(".")[0] for name in kernels]
             number = int((theirs["layer"] == layer).sum())
             differences = [other] if other and dtypes[0] != dtypes[1] else []
             differences += [f"not delegated: {', '.join(outside)}"] if outside else []
-            differences += ["layout conversion"] if (own["role"] == "layout").any() else []
-            if 0 < number != len(own):
-                differences.append(f"{len(own)} operator{'s' * (len(own) > 1)} instead of {number}")
+            differences += ["layout conversion"] if (rows["role"] == "layout").any() else []
+            if 0 < number != len(rows):
+                noun = "operators" if len(rows) > 1 else "operator"
+                differences.append(f"{len(rows)} {noun} instead of {number}")
             texts[str(layer)] = "; ".join(differences) or "other kernels"
         return texts
 

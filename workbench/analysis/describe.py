@@ -41,11 +41,11 @@ def describe_methods(record: RunRecord, methods: Mapping[str, Sequence[str]]) ->
     measured = measured or ["forward"]
     lines = []
     for program in record.plan.all_programs:
-        others = [name for name in methods[program.name] if name not in measured]
-        if len(methods[program.name]) > 1 and others:
+        unmeasured = [name for name in methods[program.name] if name not in measured]
+        if len(methods[program.name]) > 1 and unmeasured:
             lines.append(
                 f"{program.stem}: method {', '.join(measured)} is measured; it also has "
-                f"{', '.join(others)}: --phase {others[0]}={others[0]} measures that"
+                f"{', '.join(unmeasured)}: --phase {unmeasured[0]}={unmeasured[0]} measures that"
             )
     return lines
 

@@ -50,9 +50,9 @@ def describe_coverage(dtypes: pd.DataFrame) -> str:
 
 def describe_dtypes(dtypes: pd.DataFrame) -> str:
     """The same with the reasons of the others, the most frequent first."""
-    others = dtypes[dtypes["reason"] != ""].groupby(["dtype", "reason"], sort=False).size()
-    left = [f"{n} in {dtype}: {reason}" for (dtype, reason), n in others.nlargest(3).items()]
-    return "; ".join([describe_coverage(dtypes), *left])
+    reasons = dtypes[dtypes["reason"] != ""].groupby(["dtype", "reason"], sort=False).size()
+    texts = [f"{n} in {dtype}: {reason}" for (dtype, reason), n in reasons.nlargest(3).items()]
+    return "; ".join([describe_coverage(dtypes), *texts])
 
 
 def describe_fidelity(export: Export | None, dtypes: pd.DataFrame | None) -> str:

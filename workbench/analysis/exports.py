@@ -144,7 +144,7 @@ def compare_exports(exports: Iterable[Export]) -> pd.DataFrame:
             "problem": export.problem or describe_noise(export),
             "size_mb": export.size_bytes / 1e6,
             "delegates": sum(export.delegates.values()),
-            "undelegated": sum(left.count for left in export.undelegated),
+            "undelegated": sum(kernel.count for kernel in export.undelegated),
             "sqnr_db": math.nan if export.sqnr_db is None else export.sqnr_db,
         }
         for export in exports

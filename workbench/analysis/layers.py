@@ -56,7 +56,7 @@ def tabulate_layers(
     paths = list(dict.fromkeys(path for lineage in lineages.values() for path in lineage))
     # The last column, without a path, is for events in no layer.
     column = {path: number for number, path in enumerate([*paths, None])}
-    inside, own = _place_operators(modules, lineages, column)
+    inside, owned = _place_operators(modules, lineages, column)
     flops = _count_flops(operators)
     total, half = time @ inside, np.full(len(column), np.nan)
     if runs is not None:
@@ -69,7 +69,7 @@ def tabulate_layers(
             "module": pd.Series([*paths, None], dtype=object),
             "module_class": [*(classes.get(path, "") for path in paths), ""],
             "depth": [*(len(_lineage(path)) - 1 for path in paths), 0],
-            "own_ms": time @ own,
+            "own_ms": time @ owned,
             "total_ms": total,
             "low_ms": (total - half).clip(min=0),
             "high_ms": total + half,
@@ -96,13 +96,13 @@ def _place_operators(
 ) -> tuple[np.ndarray, np.ndarray]:
     """By operator, 1 in the columns of all modules around it, and in that of the innermost."""
     inside = np.zeros((len(modules), len(column)))
-    own = inside.copy()
+    owned = inside.copy()
     for row, module in enumerate(modules):
         innermost = None if pd.isna(module) else module
-        own[row, column[innermost]] = 1
+        owned[row, column[innermost]] = 1
         around = [None] if innermost is None else lineages[innermost]
         inside[row, [column[path] for path in around]] = 1
-    return inside, own
+    return inside, owned
 
 
 def _lineage(module: str) -> list[str]:
@@ -233,7 +233,5 @@ def _join_fused(
     for name in order:
         members.setdefault(group[name], []).append(name)
     joined = {name: " + ".join(members[group[name]]) for name in order}
-    renamed = {
-        run: {own: joined[it] for own, it in own_names.items()} for run, own_names in names.items()
-    }
+    renamed = {run: {name: joined[it] for name, it in its.items()} for run, its in names.items()}
     return list(dict.fromkeys(joined[name] for name in order)), renamed

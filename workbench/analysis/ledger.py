@@ -112,16 +112,16 @@ def number_methods(
     np.add.at(bag, top, weights[base.codes])
     signature = bag + call.astype(np.uint64) * _MIX
     method_of_run = np.zeros(run.max(initial=-1) + 1, np.int64)
-    left = np.flatnonzero((top == np.arange(len(run))) & (kind != METHOD))
+    unassigned = np.flatnonzero((top == np.arange(len(run))) & (kind != METHOD))
     for number in range(_MOST_METHODS):
-        if not len(left):
+        if not len(unassigned):
             return method_of_run[run]
-        first = left[run[left] == run[left[0]]]
+        first = unassigned[run[unassigned] == run[unassigned[0]]]
         calls, signatures = np.unique(call[first]), np.unique(signature[first])
-        method_of_run[run[left]] = number
-        differs = np.isin(call[left], calls) & ~np.isin(signature[left], signatures)
-        left = left[np.isin(run[left], run[left[differs]])]
-    return np.zeros(len(run), np.int64) if len(left) else method_of_run[run]
+        method_of_run[run[unassigned]] = number
+        differs = np.isin(call[unassigned], calls) & ~np.isin(signature[unassigned], signatures)
+        unassigned = unassigned[np.isin(run[unassigned], run[unassigned[differs]])]
+    return np.zeros(len(run), np.int64) if len(unassigned) else method_of_run[run]
 
 
 #: Values of the column ``kind``; their positions are the codes below. Custom events inside a call

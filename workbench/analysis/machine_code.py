@@ -211,11 +211,11 @@ def _moved(
     gone = []
     for rare, often in ((0, 1), (1, 0)):
         few, many = counts[:, rare], counts[:, often]
-        left = (many > 0) & (few * totals[..., often] <= _LEFT * many * totals[..., rare])
+        missing = (many > 0) & (few * totals[..., often] <= _LEFT * many * totals[..., rare])
         share = np.broadcast_to(totals[..., rare] / sampled, few.shape)
-        chance = bdtr(few[left], both[left], share[left])  # of at most so few, in one share
-        left[left] = chance < np.broadcast_to(_ALPHA / functions, few.shape)[left]
-        gone.append(left)
+        chance = bdtr(few[missing], both[missing], share[missing])  # of so few or fewer
+        missing[missing] = chance < np.broadcast_to(_ALPHA / functions, few.shape)[missing]
+        gone.append(missing)
     return gone[0], gone[1]
 
 

@@ -197,8 +197,8 @@ class Measurement(Noun):
     def sidecar(self) -> Layers | None:
         """What its program's instructions were in the model, at the largest sizes it takes."""
         sidecar = self.run.read_sidecar(self.program)
-        if sidecar and (own := [m for m in sidecar.methods if m.name == self.phase.method]):
-            sidecar = replace(sidecar, methods=tuple(own))
+        if sidecar and (methods := [m for m in sidecar.methods if m.name == self.phase.method]):
+            sidecar = replace(sidecar, methods=tuple(methods))
         return sidecar
 
     @cached_property

@@ -68,8 +68,8 @@ def judge_operators(
 
 def _compare_with_twins(rate: pd.Series, family: pd.Series, key: str) -> float:
     """The rate of an operator as a part of the median of others of its family."""
-    others = rate[(family == family[key]) & (rate.index != key)].dropna()
-    return float(rate[key] / others.median()) if len(others) >= _LEAST_TWINS else math.nan
+    rates = rate[(family == family[key]) & (rate.index != key)].dropna()
+    return float(rate[key] / rates.median()) if len(rates) >= _LEAST_TWINS else math.nan
 
 
 def _find_needed(flow: Dataflow, step: FlowStep, kernel: str) -> float:

@@ -109,8 +109,8 @@ def _orient(run: Run, baseline: str) -> Run:
     how: list[str] = []
     for program in dict.fromkeys(e.program for e in timed if not baseline):
         names = [e.name for e in timed if e.program == program]
-        lacking, shown = _find_lacking(run, names)
-        oriented, why = pair_experiments(names, lacking=lacking, shown=shown)
+        lacking, evidence = _find_lacking(run, names)
+        oriented, why = pair_experiments(names, lacking=lacking, evidence=evidence)
         pairs += oriented
         how += [why] if oriented else []
     if baseline:

@@ -161,8 +161,8 @@ def subtract_others(
         usual = np.where(hits > 1, even, quartile)[operator]
         excess = (times - usual).clip(0)
         taken = _share_out(rows, excess, inference, lost_ns, switches)
-        left = lost_ns[rows] - np.bincount(place, taken[rows])[place]
-        taken[rows] += left * share[rows]
+        unexplained = lost_ns[rows] - np.bincount(place, taken[rows])[place]
+        taken[rows] += unexplained * share[rows]
         counted = times - np.minimum(taken, times)
     return counted
 

@@ -29,7 +29,8 @@ _OUTPUTS = {"time": "first output", "cold": "cold first output"}
 def read_metrics(path: Path) -> Recording:
     """The run of a ``metrics.json``; StoreError if that cannot be read."""
     metrics = load_record(METRICS, path)
-    rows, own, graphs = metrics["latencies"], metrics.get("programs", {}), metrics.get("graphs", {})
+    rows, titles = metrics["latencies"], metrics.get("programs", {})
+    graphs = metrics.get("graphs", {})
     experiments = {
         row["experiment"]: Experiment(
             row["experiment"], runner="", control=row["control"], program=row["experiment"]
@@ -37,7 +38,7 @@ def read_metrics(path: Path) -> Recording:
         for row in rows
     }
     first = metrics["program"]
-    texts = {"": first} | {name: own.get(name, first) for name in experiments}
+    texts = {"": first} | {name: titles.get(name, first) for name in experiments}
     programs, identities = list[PlannedProgram](), dict[str, Identity]()
     for name, text in texts.items():
         stem, _, digits = text.rpartition(" ")

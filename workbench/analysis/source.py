@@ -42,8 +42,8 @@ def list_joined(m: Measurement) -> dict[str, str]:
     joined: dict[str, str] = {}
     for method in m.sidecar.methods if m.sidecar else ():
         for node in (node for call in method.instructions for node in call.xnodes if node.origins):
-            main, *others = (method.origins[n].source for n in (*node.origins, *node.absorbed))
-            joined.update((place, main) for place in others if place and place != main)
+            main, *further = (method.origins[n].source for n in (*node.origins, *node.absorbed))
+            joined.update((place, main) for place in further if place and place != main)
     return joined
 
 

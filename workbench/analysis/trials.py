@@ -88,9 +88,9 @@ def tabulate_findings(findings: Iterable[Finding], noun: Any) -> Findings:
         rows.append((*facts, gain.ms, gain.low, gain.high, each.share, gain.of, gain.basis))
     table = pd.DataFrame(rows, columns=FINDINGS.names)
     kinds = {name: float for name, kind, *_ in FINDINGS.columns if kind == "float"}
-    found = Findings(table.astype({"rank": int} | kinds), findings, noun)
-    FINDINGS.check(found)
-    return found
+    frame = Findings(table.astype({"rank": int} | kinds), findings, noun)
+    FINDINGS.check(frame)
+    return frame
 
 
 def find_trials() -> Callable[..., list[Trial]]:
@@ -129,9 +129,9 @@ def read_trials(run_dir: Path) -> tuple[Trial, ...]:
 def keep_trial(run_dir: Path, trial: Trial) -> None:
     """Add a trial to those in a run's folder; it replaces an older one of its finding and scope."""
     with lock_writers(run_dir):
-        others = [
+        kept = [
             each
             for each in read_trials(run_dir)
             if (each.finding, each.scope) != (trial.finding, trial.scope)
         ]
-        atomic_write(run_dir / CHECKS, to_json(Trials((*others, trial))))
+        atomic_write(run_dir / CHECKS, to_json(Trials((*kept, trial))))

@@ -157,20 +157,20 @@ def rank_noisy_layers(
     layers are exact in one run, and noisy in another.
     """
     values, _ = _run_exactly(exact)
-    own: dict[str, float | None] = {}
+    alone: dict[str, float | None] = {}
     through: dict[str, float | None] = {}
 
     def compare(name: str, value: Any, ratios: dict[str, float | None]) -> Any:
         if name not in values:
             return value
         ratios[name] = _compare(0, value, values[name], -math.inf).sqnr_db
-        return values[name].clone() if ratios is own else value
+        return values[name].clone() if ratios is alone else value
 
-    for ratios in (own, through):
+    for ratios in (alone, through):
         quantized(functools.partial(compare, ratios=ratios))
     layers = [
         LayerNoise(*places[name], ratio, through[name])
-        for name, ratio in own.items()
+        for name, ratio in alone.items()
         if ratio is not None and name in places
     ]
     noisiest: dict[str, LayerNoise] = {}

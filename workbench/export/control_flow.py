@@ -155,9 +155,9 @@ def _extend(around: dict[str, Any], path: str, classes: Mapping[str, type]) -> d
     """A stack of modules with those on the way to a path."""
     names = path.split(".") if path else []
     steps = [".".join(names[: number + 1]) for number in range(len(names))]
-    shown = {each[0] for each in around.values()}
+    named = {each[0] for each in around.values()}
     return around | {
         step: (step, f"{classes[step].__module__}.{classes[step].__qualname__}")
         for step in steps
-        if step not in shown
+        if step not in named
     }

@@ -115,14 +115,14 @@ class Dependence:
 
     def _walk(self, module: GraphModule, given: Sequence[int]) -> list[int]:
         """Visit the nodes of a graph whose inputs depend on these; what its outputs depend on."""
-        left = iter(given)
+        masks = iter(given)
         results: list[int] = []
         for node in module.graph.nodes:
             if node.op == "output":
                 results = [self._read([each]) for each in tree_leaves(node.args[0])]
                 continue
             self._roots[node] = frozenset([node])
-            mask = next(left, 0) if node.op == "placeholder" else 0
+            mask = next(masks, 0) if node.op == "placeholder" else 0
             if node.op in ("call_function", "call_module"):
                 mask = self._call(node, module)
             if node in self._roots[node]:

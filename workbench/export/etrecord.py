@@ -101,7 +101,9 @@ def _add_to_method(method: Method, archive: zipfile.ZipFile, sources: Sources) -
     for number, delegate in delegates.items():
         logged = {str(name): nodes(given) for name, given in delegate["delegate_map"].items()}
         if not calls[int(number)].xnodes:
-            events = {name: tuple(e.number for e in own) for name, own in logged.items() if own}
+            events = {
+                name: tuple(e.number for e in edges) for name, edges in logged.items() if edges
+            }
             calls[int(number)] = replace(calls[int(number)], events=events)
     return replace(method, instructions=tuple(calls), origins=tuple(origins), modules=modules)
 

@@ -108,9 +108,9 @@ def rewrite(
 
 def _choose_rewrites(names: Sequence[str]) -> tuple[str, ...]:
     """Names of remedies of a graph, with those that ``all`` stands for; UsageError for others."""
-    if others := [name for name in names if name in OF_EXPORT and name != "in_place"]:
+    if refused := [name for name in names if name in OF_EXPORT and name != "in_place"]:
         what = "changes how a program is quantised or lowered"
-        raise UsageError(what, where=others[0], hint=f"workbench export --rewrite {others[0]}")
+        raise UsageError(what, where=refused[0], hint=f"workbench export --rewrite {refused[0]}")
     chosen = expand_rewrites(names)
     check_rewrites(chosen)
     return chosen

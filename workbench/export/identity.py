@@ -49,8 +49,8 @@ def identify_exporter() -> dict[str, str]:
 def versions() -> dict[str, str]:
     """The versions of all that makes a program."""
     packages = upstream.installed_versions("torch", "executorch", "torchao")
-    own = upstream.installed_versions("executorch-workbench").get("executorch-workbench", "")
-    return {"python": platform.python_version(), **packages, "workbench": own}
+    version = upstream.installed_versions("executorch-workbench").get("executorch-workbench", "")
+    return {"python": platform.python_version(), **packages, "workbench": version}
 
 
 def hash_code(files: Iterable[Path]) -> str:

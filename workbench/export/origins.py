@@ -160,7 +160,7 @@ class Linker:
 
         It is that of the operator before, or of the one after a conversion to NHWC.
         """
-        layered = [bool(own) and bool(origins[own[0]].module_class) for own in self.own]
+        layered = [bool(numbers) and bool(origins[numbers[0]].module_class) for numbers in self.own]
         pairs = zip(self.xnodes, layered, strict=True)
         lends = [node.role == "compute" and has_layer for node, has_layer in pairs]
         linked = []
@@ -171,8 +171,8 @@ class Linker:
                 ways = (self.after, self.before) if to_nhwc else (self.before, self.after)
                 lenders = (_nearest(number, way, lends.__getitem__, _REACH) for way in ways)
                 borrows = next((lender for lender in lenders if lender is not None), None)
-            own, absorbed = tuple(self.own[number]), tuple(self.absorbed[number])
-            linked.append(replace(node, origins=own, absorbed=absorbed, borrows=borrows))
+            numbers, absorbed = tuple(self.own[number]), tuple(self.absorbed[number])
+            linked.append(replace(node, origins=numbers, absorbed=absorbed, borrows=borrows))
         return tuple(linked)
 
 
@@ -238,10 +238,10 @@ def add_origins(
             origins.append(replace(origin, traced=read_mark(call)))
     share_layers(origins, chain.from_iterable(edges))
     instructions = tuple(
-        replace(call, origin=own[0].number if own else None)
+        replace(call, origin=nodes[0].number if nodes else None)
         if call.kind == "kernel"
-        else replace(call, xnodes=link_xnodes(call.xnodes, own, origins))
-        for call, own in zip(method.instructions, edges, strict=True)
+        else replace(call, xnodes=link_xnodes(call.xnodes, nodes, origins))
+        for call, nodes in zip(method.instructions, edges, strict=True)
     )
     instructions = tuple(
         replace(call, events=_name_events(delegates[number]["delegate_map"], edges[number]))
@@ -264,8 +264,8 @@ def _name_events(
     events = {}
     for name, given in logged.items():
         handles = {*given} if isinstance(given, tuple | list) else {given}
-        if own := tuple(edge.number for edge in edges if edge.handle in handles):
-            events[str(name)] = own
+        if numbers := tuple(edge.number for edge in edges if edge.handle in handles):
+            events[str(name)] = numbers
     return events
 
 
@@ -290,9 +290,10 @@ def share_layers(origins: list[Origin], edges: Iterable[EdgeNode]) -> None:
     for numbers in alike.values():
         owner = next((origins[n] for n in numbers if origins[n].module_class), None)
         for number in numbers:
-            own = origins[number]
-            if owner and not own.module_class:
-                origins[number] = replace(own, module=owner.module, module_class=owner.module_class)
+            origin = origins[number]
+            if owner and not origin.module_class:
+                layer = {"module": owner.module, "module_class": owner.module_class}
+                origins[number] = replace(origin, **layer)
 
 
 def module_classes(stack: Iterable[tuple[str, str]]) -> dict[str, str]:

@@ -16,15 +16,15 @@ def record_values(
 ) -> dict[Node, Any]:
     """Run a graph, and keep the values of all its nodes, or of those wanted; it ends with these."""
     values: dict[Node, Any] = {}
-    left = {*module.graph.nodes} if wanted is None else {*wanted}
+    pending = {*module.graph.nodes} if wanted is None else {*wanted}
 
     class Recorder(Interpreter):
         def run_node(self, n: Node) -> Any:
-            if not left:
+            if not pending:
                 return None
             result = super().run_node(n)
             if wanted is None or n in wanted:
-                left.discard(n)
+                pending.discard(n)
                 values[n] = tree_map_tensors(torch.clone, result)  # may be written into
             return result
 

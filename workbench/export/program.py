@@ -65,16 +65,16 @@ class Program:
     @property
     def runtime(self) -> str:
         """The other runtime that executes it, by its name; empty for ExecuTorch."""
-        own = self.path.stem.rpartition(".")[2]
-        if self.path.suffix not in self.SUFFIXES and own in RUNTIMES:
-            return own
+        ending = self.path.stem.rpartition(".")[2]
+        if self.path.suffix not in self.SUFFIXES and ending in RUNTIMES:
+            return ending
         return "onnx" if self.path.suffix == ".onnx" else ""
 
     @property
     def stem(self) -> str:
         """The beginning of the names of files that are made of it."""
-        own = self.path.stem.rpartition(".")[2]
-        return store.safe_name(self.name or (own if self.runtime == own else self.path.stem))
+        ending = self.path.stem.rpartition(".")[2]
+        return store.safe_name(self.name or (ending if self.runtime == ending else self.path.stem))
 
     @property
     def root(self) -> Path:
@@ -191,15 +191,15 @@ _EXTERNAL = "_default_external_constant.ptd"
 
 def find_data(pte: Path) -> Path | None:
     """The file beside a program that has its weights, if these are not in the program."""
-    others = sorted(pte.parent.glob("*.ptd"))
-    if not others:
+    files = sorted(pte.parent.glob("*.ptd"))
+    if not files:
         return None
     with pte.open("rb") as file, contextlib.suppress(ValueError, WorkbenchError):
         data = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         if not needs_data(data):
             return None
-    named = [each for each in map(pte.with_name, (f"{pte.stem}.ptd", _EXTERNAL)) if each in others]
-    return next(iter(named), others[0] if len(others) == 1 else None)
+    named = [each for each in map(pte.with_name, (f"{pte.stem}.ptd", _EXTERNAL)) if each in files]
+    return next(iter(named), files[0] if len(files) == 1 else None)
 
 
 def open_program(pte: Program | str | os.PathLike[str]) -> Program:

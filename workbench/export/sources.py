@@ -50,13 +50,13 @@ class Sources:
         Of a file that has changed or cannot be read, only the quoted lines are known.
         """
         texts: dict[str, dict[int, str]] = {}
-        left = MOST
+        room = MOST
         for file, quoted in self._lines.items():
             lines = _read_lines(file, quoted)
-            blocks = _join(lines, _choose(lines, quoted, min(left, MOST_OF_FILE)))
-            few = sorted(quoted)[: max(0, left) // _WIDEST]
+            blocks = _join(lines, _choose(lines, quoted, min(room, MOST_OF_FILE)))
+            few = sorted(quoted)[: max(0, room) // _WIDEST]
             texts[_name(file)] = blocks = blocks or {n: quoted[n][:_WIDEST] for n in few}
-            left -= sum(map(len, blocks.values()))
+            room -= sum(map(len, blocks.values()))
         return texts
 
 

@@ -46,13 +46,13 @@ def guess_staying(exported: ExportedProgram, dependence: Dependence) -> tuple[st
         if node.name in inputs and getattr(node.meta.get("val"), "shape", (1,))[-1:] != (1,)
     }
     for name in dependence.inputs:
-        others = [(asked | values) - {name} for asked, values in read if name in asked | values]
+        partners = [(asked | values) - {name} for asked, values in read if name in asked | values]
         alone = {node.target for node in nodes if dependence.of(node) == {name}}
         projects = name not in tokens and not alone.isdisjoint(PRODUCTS)
-        if projects and any(tokens - staying & each for each in others):
+        if projects and any(tokens - staying & each for each in partners):
             staying.add(name)
         waves = name in several and not alone.isdisjoint(_WAVES)
-        if waves and any(inputs - staying & each for each in others):
+        if waves and any(inputs - staying & each for each in partners):
             staying.add(name)
     return tuple(name for name in dependence.inputs if name in staying)
 

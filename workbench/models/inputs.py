@@ -81,9 +81,9 @@ def _resize(model: LoadedModel, sizes: dict[str, int]) -> LoadedModel:
             leaf = leaf.index_select(axis, torch.arange(size) % leaf.shape[axis])
         return leaf
 
-    own = (model.example_inputs, model.kwargs)
-    args, kwargs = tree_map(resize, own)
-    traced = None if model.dynamic_shapes is None else own
+    example = (model.example_inputs, model.kwargs)
+    args, kwargs = tree_map(resize, example)
+    traced = None if model.dynamic_shapes is None else example
     return replace(model, example_inputs=args, kwargs=kwargs, calibration=(), traced_inputs=traced)
 
 
@@ -167,8 +167,8 @@ def _fill(model: LoadedModel, options: ExportOptions) -> LoadedModel:
         return args, kwargs
 
     args, kwargs = call(0)
-    others, described = tuple(map(call, range(1, count))), _describe(options, count)
-    model = replace(model, calibration=others, input_source=described)
+    calibration, described = tuple(map(call, range(1, count))), _describe(options, count)
+    model = replace(model, calibration=calibration, input_source=described)
     return replace(model, example_inputs=args, kwargs=kwargs)
 
 

@@ -339,14 +339,14 @@ def _pick(namespace: ModuleType, file: Path, name: str) -> Any:
     things = vars(namespace)
     if can_be_model(things.get(name)):
         return things[name]
-    own = [
+    candidates = [
         n
         for n, thing in things.items()
         if getattr(thing, "__module__", "") == namespace.__name__
         and can_be_model(thing)
         and n not in _INPUT_NAMES
     ]
-    raise unknown_name("model", name, own, shown_path(file))
+    raise unknown_name("model", name, candidates, shown_path(file))
 
 
 def _prepare(

@@ -21,20 +21,20 @@ _JOINED = re.compile(r"(no|non|without|with)?((?:sme|sve|neon|kleidi|i8mm|avx|am
 
 
 def pair_experiments(
-    names: Sequence[str], *, baseline: str = "", lacking: Collection[str] = (), shown: str = ""
+    names: Sequence[str], *, baseline: str = "", lacking: Collection[str] = (), evidence: str = ""
 ) -> tuple[tuple[Pair, ...], str]:
     """Every experiment against one with the extension off, and a text: how that was decided.
 
     ``baseline`` decides if given. Else the names do (``sme2_off``, ``nosme2``, ``baseline``): each
     candidate is paired with the baseline that differs only in being off, if there is one. Else the
-    first of ``lacking`` is the baseline, for the reason ``shown``; else the first of ``names``.
+    first of ``lacking`` is the baseline, for the reason ``evidence``; else the first of ``names``.
     """
     if baseline and baseline not in names:
         raise unknown_name("experiment", baseline, names, where="--baseline")
     sides = _read_names(names)
     baselines, how = [baseline], f"{baseline}, as asked for"
     if not baseline:
-        baselines, how = _choose_baselines(names, sides, lacking, shown)
+        baselines, how = _choose_baselines(names, sides, lacking, evidence)
     features = {name: sides[name][1] for name in names}
     alike = {features[name]: name for name in reversed(baselines)}
     candidates = [name for name in names if name not in baselines]
@@ -55,7 +55,7 @@ def _choose_baselines(
     names: Sequence[str],
     sides: Mapping[str, tuple[str, tuple[str, ...]]],
     lacking: Collection[str],
-    shown: str,
+    evidence: str,
 ) -> tuple[list[str], str]:
     """The experiments with the extension off: by name, by what is shown, or the first."""
     off = [name for name in names if sides[name][0] == "off"]
@@ -65,7 +65,7 @@ def _choose_baselines(
         return off, f"{' and '.join(off)}, by name"
     first = [name for name in names if name in lacking][:1]
     if first and not set(names) <= set(lacking):
-        return first, shown
+        return first, evidence
     return list(names[:1]), BY_ORDER
 
 

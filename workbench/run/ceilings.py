@@ -80,7 +80,7 @@ def measure_roof(run_dir: str | Path, *, progress: Progress = silent) -> list[Ce
     peaks = Peaks.recall(run, run_dir)
     if peaks.is_due:
         peaks.measure(find_runner(), progress)
-    return list(peaks.known.values())
+    return list(peaks.ceilings.values())
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Peaks:
 
     run: RunRecord
     run_dir: Path
-    known: dict[tuple[str, int], Ceilings]
+    ceilings: dict[tuple[str, int], Ceilings]
 
     @classmethod
     def recall(cls, run: RunRecord, run_dir: Path) -> Peaks:
@@ -115,14 +115,14 @@ class Peaks:
     @property
     def is_due(self) -> bool:
         """Whether some are to be measured."""
-        return any(_list_due(self.run, self.known.get(place)) for place in self.places)
+        return any(_list_due(self.run, self.ceilings.get(place)) for place in self.places)
 
     def measure(self, runner: Runner, progress: Progress = silent) -> None:
         """Measure those that are not known, or were disturbed a while ago."""
         _check_device(self.run, self.run_dir, runner)
         started = time.monotonic()
         for isa, threads in self.places:
-            before = self.known.get((isa, threads))
+            before = self.ceilings.get((isa, threads))
             shared = () if before else self._share(threads)
             if probes := _list_due(self.run, before, shared):
                 kept = before.probes if before else shared
@@ -134,22 +134,24 @@ class Peaks:
 
     def _share(self, threads: int) -> tuple[Probe, ...]:
         """The peaks of other levels that hold at every level."""
-        probes = (p for each in self.known.values() if each.threads == threads for p in each.probes)
+        probes = (
+            p for each in self.ceilings.values() if each.threads == threads for p in each.probes
+        )
         return tuple(p for p in probes if p.kind == "stream" and p.bytes == MAIN_MEMORY)[:1]
 
     def _keep(self, peaks: Ceilings) -> None:
         """Write peaks into the run's folder."""
-        self.known[peaks.isa, peaks.threads] = peaks
+        self.ceilings[peaks.isa, peaks.threads] = peaks
         write_changed(ceilings_path(self.run_dir, peaks.isa, peaks.threads), to_json(peaks))
 
 
-def _list_due(run: RunRecord, known: Ceilings | None, shared: Sequence[Probe] = ()) -> list[Probe]:
+def _list_due(run: RunRecord, before: Ceilings | None, shared: Sequence[Probe] = ()) -> list[Probe]:
     """The probes to measure: in the dtypes of a run, and not known, or known but disturbed."""
     exports = [run.export_of(program) for program in run.plan.all_programs]
     dtypes = {"fp32", *(each.computed_dtype for each in exports if each)}
-    probes = known.probes if known else shared
+    probes = before.probes if before else shared
     measured = {replace(probe, ms=0.0, spread=0.0): probe for probe in probes}
-    is_old = known and datetime.now(UTC) - datetime.fromisoformat(known.measured) >= RETRY
+    is_old = before and datetime.now(UTC) - datetime.fromisoformat(before.measured) >= RETRY
     return [
         probe
         for probe in load_probes()

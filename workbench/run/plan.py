@@ -242,8 +242,8 @@ def shorten_plan(plan: Plan) -> Plan:
 
 def check_toggle(options: MeasureOptions, runner: Runner) -> None:
     """UsageError if the runner's CPU does not support a toggle; to call before long work."""
-    others = () if options.sweep else options.against
-    choose_experiments(options, runner.isa, ("", *others))
+    compared = () if options.sweep else options.against
+    choose_experiments(options, runner.isa, ("", *compared))
 
 
 def choose_experiments(

@@ -130,19 +130,19 @@ class XGraph:
     def _sort(self) -> None:
         """Order nodes so that inputs come first: in passes, each keeping the order of the last."""
         ready = {t.id for t in self.values.values() if t.producer is None or t.is_input}
-        left, ordered = self.live_nodes(), []
-        while left:
+        unsorted, ordered = self.live_nodes(), []
+        while unsorted:
             waiting = []
-            for node in left:
+            for node in unsorted:
                 if ready.issuperset(node.inputs):
                     ordered.append(node)
                     ready.update(node.outputs)
                 else:
                     waiting.append(node)
-            if len(waiting) == len(left):
+            if len(waiting) == len(unsorted):
                 ordered += waiting
                 break
-            left = waiting
+            unsorted = waiting
         self.nodes = ordered
 
     def short_circuit(self, source: int, result: int) -> bool:

@@ -136,9 +136,9 @@ def match_graph(
     if any(value.dtype == "fp16" for value in delegate.xvalues):
         nodes = define_graph(delegate.xvalues, delegate.xnodes).nodes
         kinds = sorted({rewrites.kind_of(node) for node in nodes})
-    first, *others = dict.fromkeys((learned, *_KNOWN)) if kinds else _KNOWN[:1]
+    first, *cases = dict.fromkeys((learned, *_KNOWN)) if kinds else _KNOWN[:1]
     best = attempt(first)
-    for lacking in others:
+    for lacking in cases:
         if not best.complete:
             best = min(best, attempt(lacking), key=attrgetter("cost"))
     for _ in kinds:

@@ -165,8 +165,8 @@ def _write_lines(
                 ]
                 parts += named
                 whole += [] if named else [rewrite.name]
-            others = f"{', '.join(whole)} change the graph as a whole" if whole and parts else ""
-            return write_edit(model, trace, parts), others
+            unwritten = f"{', '.join(whole)} change the graph as a whole" if whole and parts else ""
+            return write_edit(model, trace, parts), unwritten
     except Unwritable as error:
         return "", str(error)
     except UsageError:  # it is another model by now: nothing is exported

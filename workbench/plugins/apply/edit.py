@@ -69,19 +69,19 @@ def write_edit(model: LoadedModel, trace: TracedModel, replacements: Sequence[Re
     changed = [name for each in replacements for name in each.nodes]
     if len({*changed}) < len(changed):
         raise Unwritable("two remedies change the same operators: apply each alone")
-    file, shown, lines = _locate(trace, replacements)
+    file, label, lines = _locate(trace, replacements)
     linecache.checkcache(file)
     source = "".join(linecache.getlines(file))
     if not source or len(source) > _MOST_LETTERS:
-        raise Unwritable(f"the source of {shown} is not there")
-    bench = _Bench(model, trace, file, shown, source)
+        raise Unwritable(f"the source of {label} is not there")
+    bench = _Bench(model, trace, file, label, source)
     tree = ast.parse(source)
     places = [_find_place(tree, line, function) for line, function in lines]
     with silence(), torch.no_grad():
         expressions = _find_expressions(bench, places, replacements)
         edited, functions = _edit(bench, expressions)
         bench.verify(edited, functions, {place.qualname for place, *_ in expressions})
-    return _compare(source, edited, shown)
+    return _compare(source, edited, label)
 
 
 def _locate(
@@ -319,10 +319,10 @@ class _Bench:
     """Where a traced model runs with another source of one of its files."""
 
     def __init__(
-        self, model: LoadedModel, trace: TracedModel, file: str, shown: str, source: str
+        self, model: LoadedModel, trace: TracedModel, file: str, label: str, source: str
     ) -> None:
         self.trace, self.module, self.source = trace, trace.module, source
-        self.file, self.shown = file, shown
+        self.file, self.label = file, label
         self.example = model.traced_inputs or (model.example_inputs, model.kwargs)
         self.codes = _list_code(compile(source, file, "exec", dont_inherit=True))
 
@@ -349,7 +349,7 @@ class _Bench:
                     raise Unwritable(f"{qualname}() is not called by its name")
                 for function in functions:
                     if function.__code__ != self.codes.get(qualname):
-                        raise Unwritable(f"{self.shown} has changed since it was imported")
+                        raise Unwritable(f"{self.label} has changed since it was imported")
                     stack.enter_context(_with_code(function, codes[qualname], names))
             yield
 
@@ -430,10 +430,10 @@ def _list_functions(module: nn.Module, file: str, qualname: str) -> list[Functio
     """The functions of a name in a file that a module's classes have, or call by their names."""
     classes = {klass for each in module.modules() for klass in type(each).__mro__}
     methods = [_unwrap(value) for klass in classes for value in vars(klass).values()]
-    own = [each for each in methods if each and each.__code__.co_filename == file]
-    scopes = {id(each.__globals__): each.__globals__ for each in own}
+    methods_here = [each for each in methods if each and each.__code__.co_filename == file]
+    scopes = {id(each.__globals__): each.__globals__ for each in methods_here}
     helpers = [_unwrap(value) for scope in scopes.values() for value in [*scope.values()]]
-    functions = {id(each): each for each in (*own, *helpers) if each}
+    functions = {id(each): each for each in (*methods_here, *helpers) if each}
     return [
         each
         for each in functions.values()

@@ -117,10 +117,10 @@ def read_matrix(path: Path) -> Matrix:
     data |= {key: [data[key]] for key in LISTS if isinstance(data.get(key), str | int)}
     export = {key: data.pop(key) for key in EXPORT_KEYS if key in data}
     measure = {key: data.pop(key) for key in MEASURE_KEYS if key in data}
-    own = {each.name for each in fields(Matrix)} - {"export", "measure"}
+    keys = {each.name for each in fields(Matrix)} - {"export", "measure"}
     for key in data:
-        if key not in own:
-            raise unknown_name("key", key, [*own, *EXPORT_KEYS, *MEASURE_KEYS], where=path)
+        if key not in keys:
+            raise unknown_name("key", key, [*keys, *EXPORT_KEYS, *MEASURE_KEYS], where=path)
     matrix, folder = structure(Matrix, data, path), path.parent
     options = structure(MeasureOptions, measure, path)
     against = tuple(

@@ -107,14 +107,14 @@ class LanguageModel(EagerModelBase):
 
         Of a model with fewer layers, it takes the first ones.
         """
-        last, theirs = self.params["n_layers"], {hf: own for own, hf in HF_NAMES.items()}
+        last, theirs = self.params["n_layers"], {hf: ours for ours, hf in HF_NAMES.items()}
         foreign = "model.embed_tokens.weight" in state
         renamed = {
             "model.embed_tokens.weight": "tok_embeddings.weight",
             "model.norm.weight": "norm.weight",
             "lm_head.weight": "output.weight",
         }
-        own = {}
+        renamed_state = {}
         for name, value in state.items():
             name = renamed.get(name, name.removeprefix("model.") if foreign else name)
             if layer := _LAYER.fullmatch(name):
@@ -124,12 +124,13 @@ class LanguageModel(EagerModelBase):
                 name = f"layers.{number}.{theirs.get(part, part)}.weight"
                 if part in ("self_attn.q_proj", "self_attn.k_proj"):
                     value = self._interleave(value)
-            own[name] = value
-        if "tok_embeddings.weight" in own:
-            own.setdefault("output.weight", own["tok_embeddings.weight"])  # tied
+            renamed_state[name] = value
+        if "tok_embeddings.weight" in renamed_state:
+            tied = renamed_state["tok_embeddings.weight"]
+            renamed_state.setdefault("output.weight", tied)
         # Tables of positions, masks and the cache are in no checkpoint.
         weights = dict(module.named_parameters())
-        return {n: v for n, v in module.state_dict().items() if n not in weights} | own
+        return {n: v for n, v in module.state_dict().items() if n not in weights} | renamed_state
 
     def _interleave(self, weight: Any) -> Any:
         """Rows of each head in the order of upstream's rotary embedding.

@@ -94,12 +94,12 @@ def _name_dots(
     right = axis.figure.bbox.width * points_per_pixel
     taken = [Bbox([m - radius, m + radius]) for m, radius in zip(middles, radii, strict=True)]
     for at in sorted(range(len(names)), key=lambda at: names[at] not in first):
-        others = taken[:at] + taken[at + 1 :]
+        boxes = taken[:at] + taken[at + 1 :]
         places = (
             (text, side, shift, box)
             for text in (names[at], names[at].partition(":")[0])  # a name alone needs less room
             for side, shift, box in _list_places(text, middles[at], radii[at], left, right)
-            if not any(map(box.overlaps, others))
+            if not any(map(box.overlaps, boxes))
         )
         for text, side, shift, box in islice(places, 1):
             axis.annotate(text, dots[at], shift, textcoords="offset points", va="center",

@@ -60,12 +60,12 @@ def propose_rewrites(parent: Variant, findings: Sequence[Finding]) -> list[Varia
     return [*variants, combine_variants(parent, variants)] if len(variants) > 1 else variants
 
 
-def combine_variants(parent: Variant, others: Sequence[Variant]) -> Variant:
+def combine_variants(parent: Variant, variants: Sequence[Variant]) -> Variant:
     """The rewrites of several variants in one."""
-    also = dict.fromkeys(name for one in (parent, *others) for name in one.options.rewrite)
-    last = any(one.options.channels_last for one in (parent, *others))
+    also = dict.fromkeys(name for one in (parent, *variants) for name in one.options.rewrite)
+    last = any(one.options.channels_last for one in (parent, *variants))
     options = replace(parent.options, rewrite=tuple(also), channels_last=last)
-    text = "; ".join(dict.fromkeys(other.change for other in others))
+    text = "; ".join(dict.fromkeys(other.change for other in variants))
     return Variant(text, options, parent.name)
 
 
@@ -136,12 +136,12 @@ def choose_dtypes(
             table[kind, part:] = before + choice.ms
         steps.append((allowed, parts, taken.argmax(axis=0), ways.argmax(axis=0)))
         saved = taken.max(axis=0)
-    chosen, kind, left = list[Choice](), 0, _NOISE_PARTS
+    chosen, kind, room = list[Choice](), 0, _NOISE_PARTS
     for allowed, parts, best, converted in reversed(steps):
-        pick = best[kind, left]
+        pick = best[kind, room]
         chosen.append(allowed[pick])
-        left -= parts[pick]
-        kind ^= converted[kind, left]
+        room -= parts[pick]
+        kind ^= converted[kind, room]
     return dict(zip(choices, chosen[:0:-1], strict=True))
 
 

@@ -242,10 +242,10 @@ class Search:
     def measure(self, names: Sequence[str], part: float) -> None:
         """Measure the baseline and variants interleaved, with a part of the budget."""
         wanted = list(dict.fromkeys([self.base, *names]))
-        first, *others = (self.study[name].pte for name in wanted)
+        first, *candidates = (self.study[name].pte for name in wanted)
         how = MeasureOptions(
             toggle="none",
-            against=tuple(others),
+            against=tuple(candidates),
             threads=self.options.threads,
             budget_s=round(max(1.0, part * self.options.budget_s), 1),
             evidence=False,

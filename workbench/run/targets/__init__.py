@@ -11,14 +11,14 @@ def find_target(name: str, power: str = "") -> type[Host]:
     """The kind of a target by its name; UsageError if there is none, or none of this power mode."""
     kind, forms = name.partition(":")[0], plugin.list_names("targets")
     form = next((form for form in forms if re.split(r"\W", form)[0] == kind), "")
-    found = Host if name == HOST.name else plugin.find("targets", form)
-    if found is None:
+    target = Host if name == HOST.name else plugin.find("targets", form)
+    if target is None:
         raise unknown_name("target", name, [HOST.name, *forms], where="--target")
-    if power and not found.modes:
+    if power and not target.modes:
         raise UsageError(f"{kind} has no power modes", where=f"power {power}")
-    if power and power not in found.modes:
-        raise unknown_name("power mode", power, found.modes, where="power")
-    return found
+    if power and power not in target.modes:
+        raise unknown_name("power mode", power, target.modes, where="power")
+    return target
 
 
 def open_target(name: str, *, power: str = "") -> Host:
