@@ -321,20 +321,6 @@ NEEDED = Frame.make(
     ("reason", "text", "", "compute | memory | twins: why it needs its time; empty: unknown"),
 )
 
-CACHES = Frame.make(
-    "caches",
-    ("module", "text", "", "layer that writes it, empty for the model itself"),
-    ("source", "text", "", "the user's line that writes it"),
-    ("size_bytes", "int", "B", "size of the buffer"),
-    ("written_bytes", "int", "B/run", "new values"),
-    ("moved_bytes", "int", "B/run", "read and written to put them into the buffer"),
-    ("write_ms", "float", "ms/run", "time of the operator that writes them"),
-    ("copy_ms", "float", "ms/run", "time of the copy of the result into the buffer"),
-    ("read_ms", "float", "ms/run", "time of the operators that read the buffer then"),
-    ("gbps", "float", "GB/s", "moved bytes by the time of writing and copying"),
-    ("roof_gbps", "float", "GB/s", "the most that the machine reaches at its size; NaN: unknown"),
-)
-
 QUALITY = Frame.make(
     "quality",
     ("criterion", "text", "", "what makes a measurement better or worse"),

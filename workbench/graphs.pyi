@@ -1,4 +1,5 @@
 from .analysis.attribution import predict_calls
+from .analysis.caches import list_caches
 from .analysis.findings.finding import Change
 from .export.constants import add_constant, fake_mode_of
 from .export.dependence import Dependence
@@ -43,7 +44,7 @@ __all__ = [
     "Replacement", "TracedModel", "Unwritable", "add_constant", "cut_out", "drop_unused",
     "fake_mode_of", "find_eager_function", "find_rewriter", "find_root", "find_schema",
     "fold_constants", "function_of", "hash_code", "is_overwritten", "is_pure", "list_aliases",
-    "lock_device", "lower_model", "mark_overwritten", "operator_label", "overwrites",
-    "predict_calls", "read_output", "readers", "reason", "record_values", "resize", "silence",
-    "trace_model", "tree_leaves", "tree_map", "versions",
+    "list_caches", "lock_device", "lower_model", "mark_overwritten", "operator_label",
+    "overwrites", "predict_calls", "read_output", "readers", "reason", "record_values", "resize",
+    "silence", "trace_model", "tree_leaves", "tree_map", "versions",
 ]  # fmt: skip

@@ -1,14 +1,9 @@
 """Caches of decoders: buffers that an operator writes at some positions, and others read whole."""
 
-import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-import pandas as pd
-
 from workbench.analysis.dataflow import POINTWISE, Dataflow, FlowStep, TensorId
-from workbench.analysis.roofline import Roof
-from workbench.frames import CACHES
 
 #: Copies a tensor into a buffer; and an operator that writes positions without a copy of the rest.
 _COPY, _IN_PLACE = "copy_", "index_put_"
@@ -102,39 +97,3 @@ def _describe(
     readers = [step for step in flow.users[write.writes[0]] if step not in (write, copy)]
     sizes = flow.tensors[buffer].size_bytes, flow.tensors[value].size_bytes
     return Cache(write, copy, *sizes, tuple(indices), tuple(readers))
-
-
-def tabulate_caches(
-    flow: Dataflow, time: Callable[[Iterable[FlowStep]], float], roof: Roof | None
-) -> pd.DataFrame:
-    """The caches of a program with what each call moves: ``frames.CACHES``.
-
-    ``time`` has the ms of some steps.
-    """
-    rows = []
-    for cache in list_caches(flow):
-        origin = cache.write.origin
-        write_ms, copy_ms, read_ms = (
-            time(steps)
-            for steps in (
-                (*cache.indices, cache.write),
-                [cache.copy] if cache.copy else [],
-                cache.readers,
-            )
-        )
-        spent_ms = write_ms + copy_ms
-        rows.append(
-            {
-                "module": origin.module if origin else "",
-                "source": origin.source if origin else "",
-                "size_bytes": cache.size_bytes,
-                "written_bytes": cache.written_bytes,
-                "moved_bytes": cache.moved_bytes,
-                "write_ms": write_ms,
-                "copy_ms": copy_ms,
-                "read_ms": read_ms,
-                "gbps": cache.moved_bytes / spent_ms / 1e6 if spent_ms else math.nan,
-                "roof_gbps": roof.bandwidth(cache.size_bytes) if roof else math.nan,
-            }
-        )
-    return CACHES.check(pd.DataFrame(rows, columns=CACHES.names))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -28,8 +28,7 @@ from workbench.analysis import (
     trials,
 )
 from workbench.analysis.attribution import UNSIZED, attribute_layers, find_method
-from workbench.analysis.caches import tabulate_caches
-from workbench.analysis.dataflow import Dataflow, FlowStep, NodeId, instruction_of
+from workbench.analysis.dataflow import Dataflow, NodeId, instruction_of
 from workbench.analysis.describe import describe_latency, identify_run
 from workbench.analysis.exports import Original, model_spec
 from workbench.analysis.findings.complete import complete_finding
@@ -536,17 +535,6 @@ class Measurement(Noun):
         """
         rows = self.judged[self.judged["mean_ms"] >= needed.LEAST_PART * self.latency_ms]
         return rows.sort_values("mean_ms", ascending=False, ignore_index=True)
-
-    @frame_property
-    def caches(self) -> pd.DataFrame:
-        """Buffers that are written at a position and read whole: ``frames.CACHES``."""
-        times = {node: row for row, nodes in self.nodes.items() for node in nodes}
-
-        def sum_up(steps: Iterable[FlowStep]) -> float:
-            rows = {times[step.id] for step in steps if step.id in times}
-            return float(self.costs["mean_ms"][[*rows]].sum())
-
-        return tabulate_caches(self.flow, sum_up, self.roof)
 
     @frame_property
     def dtypes(self) -> pd.DataFrame | None:

@@ -1,9 +1,9 @@
 """The dtypes and the backends of programs."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
-from workbench.options import QUANTISER_REWRITES, ExportOptions
+from workbench.options import QUANTISER_REWRITES
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,11 @@ class Precision:
     calibrated: bool = False
     half_weights: bool = False
 
+    @property
+    def rewrites(self) -> tuple[str, ...]:
+        """The remedies that a quantiser needs, of a dtype that has one."""
+        return QUANTISER_REWRITES if self.quantizes == "graph" else ()
+
 
 PRECISIONS = {
     "fp32": Precision("float32", "single precision", 60),
@@ -39,10 +44,3 @@ PRECISIONS = {
 #: What ``--dtype`` takes, and PyTorch's name of the dtype of a program's inputs.
 DTYPES = {name: precision.torch_name for name, precision in PRECISIONS.items()}
 BACKENDS = ("xnnpack", "portable")
-
-
-def keep_accuracy(options: ExportOptions) -> ExportOptions:
-    """The options of a program, with the rewrites of the quantiser if it is quantised."""
-    if PRECISIONS[options.dtype].quantizes != "graph":
-        return options
-    return replace(options, rewrite=tuple(dict.fromkeys((*options.rewrite, *QUANTISER_REWRITES))))

@@ -12,7 +12,7 @@ import pandas as pd
 
 from workbench import ExportOptions, Measurement, WorkbenchError
 from workbench.api import Finding, plural
-from workbench.jobs import REWRITES, keep_accuracy
+from workbench.jobs import REWRITES
 from workbench.plugins.optimize.records import Variant
 
 if TYPE_CHECKING:
@@ -43,8 +43,16 @@ def propose_dtypes(base: Variant, only: Sequence[str] = ()) -> list[Variant]:
     for dtype, text in WHOLE.items():
         if dtype != base.options.dtype and (not only or dtype in only):
             options = replace(base.options, dtype=dtype, module_dtypes=())
-            variants.append(Variant(text, keep_accuracy(options), base.name, whole=True))
+            variants.append(Variant(text, _keep_accuracy(options), base.name, whole=True))
     return variants
+
+
+def _keep_accuracy(options: ExportOptions) -> ExportOptions:
+    """The options of a program, with the rewrites of the quantiser if it is quantised."""
+    from workbench.graphs import PRECISIONS
+
+    rewrite = (*options.rewrite, *PRECISIONS[options.dtype].rewrites)
+    return replace(options, rewrite=tuple(dict.fromkeys(rewrite)))
 
 
 def propose_rewrites(parent: Variant, findings: Sequence[Finding]) -> list[Variant]:
@@ -183,7 +191,7 @@ def propose_mix(
     text = ", ".join(
         f"{plural(dtypes.count(kind), 'layer')} in {kind}" for kind in sorted(set(dtypes))
     )
-    options = keep_accuracy(replace(parent.options, dtype=default, module_dtypes=modules))
+    options = _keep_accuracy(replace(parent.options, dtype=default, module_dtypes=modules))
     return Variant(text, options, parent.name, predicted_sqnr_db=-10 * math.log10(noise))
 
 
