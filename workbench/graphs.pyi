@@ -5,7 +5,7 @@ from .export.constants import add_constant, fake_mode_of
 from .export.dependence import Dependence
 from .export.identity import hash_code, versions
 from .export.layers import resize
-from .export.lower import lower_model
+from .export.lower import lower_model, walk_quantised
 from .export.lowered import Lowered
 from .export.part import cut_out, record_values
 from .export.precision import PRECISIONS
@@ -46,5 +46,5 @@ __all__ = [
     "fold_constants", "function_of", "hash_code", "is_overwritten", "is_pure", "list_aliases",
     "list_caches", "lock_device", "lower_model", "mark_overwritten", "operator_label",
     "overwrites", "predict_calls", "read_output", "readers", "reason", "record_values", "resize",
-    "silence", "trace_model", "tree_leaves", "tree_map", "versions",
+    "silence", "trace_model", "tree_leaves", "tree_map", "versions", "walk_quantised",
 ]  # fmt: skip

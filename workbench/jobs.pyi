@@ -4,7 +4,6 @@ from .cli.options import with_limits
 from .errors import TargetError
 from .export.accuracy import compare_samples
 from .export.artifact import apply_recipe
-from .export.lower import measure_layer_noise
 from .models.loader import run_file
 from .models.registry import parse_name
 from .names import LONGEST_LABEL
@@ -30,6 +29,6 @@ __all__ = [
     "LONGEST_LABEL", "REWRITES", "Host", "Recipe", "Runner", "TargetError", "Toolchain",
     "abridge_gain", "apply_recipe", "check_toggle", "compare_samples", "contrast_models",
     "default_root", "device_behind", "is_reported", "list_classes", "list_llm_transforms",
-    "list_subjects", "lock_folder", "measure_layer_noise", "open_target", "parse_name",
-    "read_template", "render_page", "run_file", "with_limits", "write_artifacts", "write_command",
+    "list_subjects", "lock_folder", "open_target", "parse_name", "read_template", "render_page",
+    "run_file", "with_limits", "write_artifacts", "write_command",
 ]  # fmt: skip

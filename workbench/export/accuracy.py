@@ -8,9 +8,8 @@ import inspect
 import math
 import re
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -136,87 +135,54 @@ def walk_module(module: nn.Module, call: tuple[Any, dict[str, Any]], visit: Visi
     run_eagerly(module, *call)
 
 
-def _run_exactly(walk: Walk) -> tuple[dict[str, torch.Tensor], Any]:
-    """The floating-point values of each operator, and the outputs."""
-    values: dict[str, torch.Tensor] = {}
+@dataclass(frozen=True)
+class Walks:
+    """Runs of a model as it is, and quantised.
 
-    def collect(name: str, value: Any) -> Any:
-        if isinstance(value, torch.Tensor) and value.is_floating_point():
-            values[name] = value.clone()  # the next operator may write into it
-        return value
-
-    return values, walk(collect)
-
-
-def rank_noisy_layers(
-    exact: Walk, quantized: Walk, places: Mapping[str, tuple[str, str]]
-) -> tuple[LayerNoise, ...]:
-    """The quantisation noise of each layer, the noisiest first.
-
-    ``places`` has the module and the operator by name, others are left out. The inputs of the
-    layers are exact in one run, and noisy in another.
+    ``places`` has the module and the operator of a layer by name; others are left out.
     """
-    values, _ = _run_exactly(exact)
-    alone: dict[str, float | None] = {}
-    through: dict[str, float | None] = {}
 
-    def compare(name: str, value: Any, ratios: dict[str, float | None]) -> Any:
-        if name not in values:
+    exact: Walk
+    quantized: Walk
+    places: Mapping[str, tuple[str, str]]
+
+    def run_exactly(self) -> tuple[dict[str, torch.Tensor], Any]:
+        """The floating-point values of each operator, and the outputs."""
+        values: dict[str, torch.Tensor] = {}
+
+        def collect(name: str, value: Any) -> Any:
+            if isinstance(value, torch.Tensor) and value.is_floating_point():
+                values[name] = value.clone()  # the next operator may write into it
             return value
-        ratios[name] = _compare(0, value, values[name], -math.inf).sqnr_db
-        return values[name].clone() if ratios is alone else value
 
-    for ratios in (alone, through):
-        quantized(functools.partial(compare, ratios=ratios))
-    layers = [
-        LayerNoise(*places[name], ratio, through[name])
-        for name, ratio in alone.items()
-        if ratio is not None and name in places
-    ]
-    noisiest: dict[str, LayerNoise] = {}
-    for layer in sorted(layers, key=lambda layer: layer.own_db):
-        noisiest.setdefault(layer.module, layer)
-    return tuple(noisiest.values())
+        return values, self.exact(collect)
 
+    def rank_layers(self) -> tuple[LayerNoise, ...]:
+        """The quantisation noise of each layer, the noisiest first.
 
-def measure_each_layer(
-    exact: Walk,
-    quantized: Walk,
-    places: Mapping[str, tuple[str, str]],
-    order: Sequence[str],
-    seconds: float,
-) -> dict[str, float]:
-    """By layer, the noise of the worst output if it alone is quantised, over the signal's power.
+        The inputs of the layers are exact in one run, and noisy in another.
+        """
+        values, _ = self.run_exactly()
+        alone: dict[str, float | None] = {}
+        through: dict[str, float | None] = {}
 
-    As `rank_noisy_layers`. Layers in this ``order``, then the others, as many as ``seconds`` allow;
-    1, all of the signal, for the rest.
-    """
-    values, outputs = _run_exactly(exact)
-    errors: dict[str, dict[str, torch.Tensor]] = {}
-    started = time.thread_time()
+        def compare(name: str, value: Any, ratios: dict[str, float | None]) -> Any:
+            if name not in values:
+                return value
+            ratios[name] = _compare(0, value, values[name], -math.inf).sqnr_db
+            return values[name].clone() if ratios is alone else value
 
-    def subtract(name: str, value: Any) -> Any:
-        if name not in values:
-            return value
-        if name in places and not torch.equal(value, values[name]):
-            errors.setdefault(places[name][0], {})[name] = value - values[name]
-        return values[name].clone()
-
-    def disturb(name: str, value: Any, added: dict[str, torch.Tensor]) -> Any:
-        return value + added[name] if name in added else value
-
-    quantized(subtract)
-    ranks = {layer: rank for rank, layer in enumerate(("", *order))}
-    noise: dict[str, float] = {}
-    for layer in sorted(errors, key=lambda layer: ranks.get(layer, len(ranks))):
-        if noise and time.thread_time() - started > seconds:
-            noise[layer] = 1.0
-            continue
-        disturbed = exact(functools.partial(disturb, added=errors[layer]))
-        compared = compare_with_model(tree_leaves(disturbed), tree_leaves(outputs), -math.inf)
-        powers = [10 ** (-each.sqnr_db / 10) for each in compared if each.sqnr_db is not None]
-        noise[layer] = max(powers, default=0.0)
-    return noise
+        for ratios in (alone, through):
+            self.quantized(functools.partial(compare, ratios=ratios))
+        layers = [
+            LayerNoise(*self.places[name], ratio, through[name])
+            for name, ratio in alone.items()
+            if ratio is not None and name in self.places
+        ]
+        noisiest: dict[str, LayerNoise] = {}
+        for layer in sorted(layers, key=lambda layer: layer.own_db):
+            noisiest.setdefault(layer.module, layer)
+        return tuple(noisiest.values())
 
 
 def compare_with_model(

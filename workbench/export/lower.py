@@ -292,10 +292,10 @@ def _quantize(
     if precision.calibrated or "int8" in dict(modules).values():
         notes["calibration"] = f"{1 + len(model.calibration)} batches: {model.input_source}"
     if "graph" in ways:
-        return exported, before, notes, partial(accuracy.rank_noisy_layers, *walks)
+        return exported, before, notes, walks.rank_layers
     places = {path: (path, type(layer).__name__) for path, layer in module.named_modules()}
     exact, noisy = (partial(accuracy.walk_module, it, run) for it in (model.module, module))
-    return exported, before, notes, partial(accuracy.rank_noisy_layers, exact, noisy, places)
+    return exported, before, notes, accuracy.Walks(exact, noisy, places).rank_layers
 
 
 def _quantize_graph(
@@ -305,25 +305,22 @@ def _quantize_graph(
     model: LoadedModel,
     options: ExportOptions,
     counts: Counter[str],
-) -> tuple[tuple[accuracy.Walk, accuracy.Walk, dict[str, tuple[str, str]]], torch.fx.GraphModule]:
+) -> tuple[accuracy.Walks, torch.fx.GraphModule]:
     """Walks of the graph before and after quantisation, its places, and the quantised graph."""
     batches = [bind_constants(module, *each)[1:] for each in (run, *model.calibration)]
     graph, before = quantize.quantize_activations(exported, options, batches, counts)
     inputs = tree_leaves(exported.example_inputs)
     exact, noisy = (partial(accuracy.walk_graph, it, inputs) for it in (before, graph))
-    return (exact, noisy, quantize.list_places(graph.graph)), graph
+    return accuracy.Walks(exact, noisy, quantize.list_places(graph.graph)), graph
 
 
-def measure_layer_noise(
-    model: LoadedModel, options: ExportOptions, order: Sequence[str], seconds: float
-) -> dict[str, float]:
-    """`accuracy.measure_each_layer` of a dtype that quantises the graph, on the first sample."""
+def walk_quantised(model: LoadedModel, options: ExportOptions) -> accuracy.Walks:
+    """The walks of a dtype that quantises the graph, on the first sample."""
     model = choose_inputs(model, options)
     run, trace = (model.example_inputs, model.kwargs), trace_model(model)
     with silence(), failure.explain(failure.TRACING, model.origin):
         options = ExportOptions(dtype=options.dtype, rewrite=QUANTISER_REWRITES)
-        walks, _ = _quantize_graph(trace.exported, trace.module, run, model, options, Counter())
-        return accuracy.measure_each_layer(*walks, order, seconds)
+        return _quantize_graph(trace.exported, trace.module, run, model, options, Counter())[0]
 
 
 @dataclass(frozen=True)

@@ -30,10 +30,10 @@ from torch import nn
 import workbench as wb
 from workbench.analysis.findings.finding import Finding, Gain
 from workbench.errors import RunnerError, StoreError, UsageError, WorkbenchError
-from workbench.export.lower import measure_layer_noise
 from workbench.models.loader import LoadedModel, load_model
 from workbench.options import QUANTISER_REWRITES, dtype_of_module
 from workbench.plugins.optimize import search
+from workbench.plugins.optimize.noise import measure_layer_noise
 from workbench.plugins.optimize.proposals import (
     Choice,
     aim_db,
@@ -177,13 +177,13 @@ def test_mixes_close_in_on_the_least_ratio_from_both_sides():
 @pytest.mark.cases
 def test_the_noise_of_single_layers_adds_up_to_that_of_the_program(small, tmp_path):
     model = load_model(small)
-    alone = measure_layer_noise(model, "int8", ["head"], 60.0)
+    alone = measure_layer_noise(model, wb.ExportOptions(dtype="int8"), ["head"], 60.0)
     assert {"first.0", "second", "body", "head"} <= alone.keys()
     assert next(name for name in alone if name) == "head"
     export = export_quietly(small, tmp_path, dtype="int8")
     assert -10 * math.log10(sum(alone.values())) == pytest.approx(export.sqnr_db, abs=4)
     # As many layers as there is time for, at least one; no mix takes the others.
-    hurried = measure_layer_noise(model, "int8", ["head"], 0.0)
+    hurried = measure_layer_noise(model, wb.ExportOptions(dtype="int8"), ["head"], 0.0)
     assert hurried.keys() == alone.keys() and sum(power < 1 for power in hurried.values()) == 1
 
 

@@ -203,7 +203,7 @@ def measure_noise(
     Layers in the given order, as many as the seconds allow; the others stay in floating point.
     """
     from workbench import load_model
-    from workbench.jobs import measure_layer_noise
+    from workbench.plugins.optimize.noise import measure_layer_noise
 
     noise_of: dict[str, float] = {}
     loaded = load_model(model, state_dict=options.state_dict or None)
