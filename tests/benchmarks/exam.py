@@ -99,6 +99,11 @@ def describe_promise(finding):
     return f"{gain.ms:.3g} [{gain.low:.3g}, {gain.high:.3g}]"
 
 
+def scale_gain(gain, scale):
+    """A gain at a moment at which all takes so many times as long."""
+    return replace(gain, ms=scale * gain.ms, low=scale * gain.low, high=scale * gain.high)
+
+
 def names(case, finding):
     """Whether a finding, or one that it explains, names the cause of a case."""
     if case.remedy:
@@ -149,14 +154,14 @@ def judge(case, sides, findings, promised):
             "promised ms": f"{trial.answer} [{trial.low_ms:.3g}, {trial.high_ms:.3g}]",
             "overlap": "yes" if low <= max(trial.high_ms, LEAST_SHARE * ms) else "no",
         }
-    ends = (
-        (0.0, LEAST_SHARE * ms)
-        if finding.gain.basis == "refused"
-        else (np.nan_to_num(finding.gain.low), finding.gain.high)
-    )
+    # A promise is a part of the latency, which may be another one at the moment of both sides.
+    now = replace(finding, gain=scale_gain(finding.gain, ms / finding.latency_ms))
+    ends = np.nan_to_num(now.gain.low), now.gain.high
+    if finding.gain.basis == "refused":
+        ends = 0.0, LEAST_SHARE * ms
     return result | {
         "rank": ranks[0],
-        "promised ms": describe_promise(finding),
+        "promised ms": describe_promise(now),
         "overlap": "yes" if low <= ends[1] and high >= ends[0] else "no",
         "where": finding.place,
     }
