@@ -134,7 +134,7 @@ print(json.dumps([used, [*map(str, code)], [*map(str, rewriters)]]))
 """
 
 
-@pytest.mark.cases
+@pytest.mark.whole
 def test_all_that_an_export_imports_or_reads_is_in_its_identity(tmp_path):
     """A model itself is in the trace; what plug-ins may add is only looked up."""
     (tmp_path / "net.py").write_text(f"{NET}\n\nEXAMPLE_INPUTS = (torch.ones(1, 4),)\n")
