@@ -129,8 +129,10 @@ def judge(case, folder):
     row["right"] = bool(expected and not case.error)
     if finding.gain.basis != "checked":
         return row
-    promised = sum_promises(findings, finding.remedy)
     ms, gain, low, high, better = apply(case, finding, program, folder)
+    # A promise is a part of the latency, which may be another one at the moment of both sides.
+    scale = ms / run.subject.latency_ms
+    promised = [scale * end for end in sum_promises(findings, finding.remedy)]
     return row | {
         "promised ms": show(*promised),
         "measured ms": show(gain, low, high),
