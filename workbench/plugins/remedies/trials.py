@@ -336,6 +336,8 @@ class _Bench:
         before_ms = typical_time(blocks)
         gain, *interval = conclude(blocks, margins)
         ends = [scale * end for scale in scales for end in interval]
+        # No more than all that it changes took, at this moment; of parts, with what is around.
+        most_ms = max(scales[0] * before_ms, self.measurement.latency_ms) if parts else before_ms
         return replace(
             trial,
             tried=len(parts) or trial.parts,
@@ -345,7 +347,7 @@ class _Bench:
             after_ms=before_ms - gain,
             gain_ms=scales[0] * gain,
             low_ms=min(ends),
-            high_ms=min(max(ends), before_ms if not parts else self.measurement.latency_ms),
+            high_ms=min(max(ends), most_ms),
             sqnr_db=sqnr_db,
             delegates=delegates,
             kernels=kernels,
