@@ -194,14 +194,18 @@ class Finder:
         return replace(each, sqnr_db=ratio)
 
     def _compare(self, each: Equivalent) -> float:
-        given = {
-            source: self.constants[source] if source in self.constants else self.sample(source)
-            for source in each.sources
-        }
         if all(map(is_static, each.sources)):  # of others, the example was computed before
             self.tries -= elements(each.result) + sum(map(elements, each.nodes))
             if self.tries < 0 or max(map(elements, each.nodes)) > MOST_PROVEN:
                 return -math.inf
+        return self.compare(each)
+
+    def compare(self, each: Equivalent) -> float:
+        """The signal to noise ratio of an equivalent on random tensors, however large, in dB."""
+        given = {
+            source: self.constants[source] if source in self.constants else self.sample(source)
+            for source in each.sources
+        }
         with torch.no_grad():
             expected = self.run(each.nodes, given)
             result = each.build(*(given[source] for source in each.sources), *each.constants)

@@ -134,17 +134,14 @@ def find_rows(finder: Finder, last: Node) -> Equivalent | None:
         index = reduce(torch.add, places).reshape(-1)
         return x.index_select(rows.first, index).reshape(value(last).shape)
 
-    constants = (reduce(torch.add, fixed),) if fixed else ()
-    given = {node: finder.sample(node) for node in sources}
-    ratio = sqnr(build(*given.values(), *constants), finder.run(rows.nodes, given))
-    if ratio < least_db(value(last)):
-        return None
-    return Equivalent(
+    part = Equivalent(
         "lookups", "rows that an index chooses copied whole, instead of by elements", rows.nodes,
-        last, sources, build, sqnr_db=ratio, constants=constants,
+        last, sources, build, constants=(reduce(torch.add, fixed),) if fixed else (),
         code="x.flatten(0, 1)[(start + index).flatten()].unflatten(0, index.shape)  # for "
         "x.gather(1, ...)",
     )  # fmt: skip
+    ratio = finder.compare(part)
+    return replace(part, sqnr_db=ratio) if ratio >= least_db(value(last)) else None
 
 
 def _read_index(last: Node) -> _Rows | None:
