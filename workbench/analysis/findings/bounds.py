@@ -70,11 +70,9 @@ def _tell_weights(
 
 def _read_speed(m: Measurement, keys: list[str]) -> tuple[str, str]:
     """How many bytes some rows read, and how fast, beside main memory."""
-    rows, spent = m.costs.loc[keys], time_spent(m, keys)
-    size = float((rows["calls"] * rows["bytes"]).sum()) / 1e6
-    memory = m.roof.bandwidths[-1][1] if m.roof else math.nan
-    speed = size / spent.ms
-    return format_size(size * 1e6), f"read at {speed:.0f} GB/s (main memory: {memory:.0f} GB/s)"
+    rows = m.costs.loc[keys]
+    size = float((rows["calls"] * rows["bytes"]).sum())
+    return format_size(size), f"read at {gains.describe_speed(m, keys, size)}"
 
 
 def find_compute_bound(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:

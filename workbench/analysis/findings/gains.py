@@ -96,6 +96,13 @@ def joined_calls_ms(m: Measurement, keys: Collection[str]) -> float:
     return float(calls.mean() * min(groups, len(calls) - 1)) if len(calls) > 1 else 0.0
 
 
+def describe_speed(m: Measurement, keys: Collection[str], size: float) -> str:
+    """How fast some rows move so many bytes, beside main memory."""
+    memory = m.roof.bandwidths[-1][1] if m.roof else math.nan
+    speed = size / time_spent(m, keys).ms / 1e6
+    return f"{speed:.0f} GB/s (main memory: {memory:.0f} GB/s)"
+
+
 def share_of(m: Measurement, ms: float) -> float:
     """A time as a part of E2E."""
     return ms / m.latency_ms if m.latency_ms else math.nan

@@ -326,11 +326,10 @@ def _describe_copies(m: Measurement, part: pd.DataFrame) -> str:
         return ""
     written = [tensor for step in gains.steps_of(m, part.index) for tensor in step.writes]
     size = sum(m.flow.tensors[each].size_bytes for each in written if each in m.flow.tensors)
-    spent, memory = time_spent(m, part.index), m.roof.bandwidths[-1][1]
-    if spent.ms < LEAST_PART * m.latency_ms or not size:
+    if time_spent(m, part.index).ms < LEAST_PART * m.latency_ms or not size:
         return ""
-    speed = 2 * size / spent.ms / 1e6  # they are read, too
-    return f", {format_size(size)} at {speed:.0f} GB/s (main memory: {memory:.0f} GB/s)"
+    # They are read, too.
+    return f", {format_size(size)} at {gains.describe_speed(m, part.index, 2 * size)}"
 
 
 def find_rest(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
