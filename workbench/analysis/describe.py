@@ -91,15 +91,22 @@ def describe_latency(statistics: pd.DataFrame) -> str:
 
     ``statistics`` is one row of ``frames.STATISTICS``.
     """
+    return f"{describe_time(statistics)} ({describe_interval(statistics)})"
+
+
+def describe_time(statistics: pd.DataFrame) -> str:
+    """A latency with half the width of its 95 % interval."""
     row = statistics.iloc[0]
-    restarts = int(row["restarts"])
-    text = format_time(row["latency"], row["high"] - row["latency"])
     if row["high"] - row["latency"] > row["latency"] / 2:  # a ± would reach below zero
         low, high = format_range(max(0.0, row["low"]), row["high"])
-        text = f"{format_ms(row['latency'])}, between {low} and {high}"
-    if restarts == 1:
-        return f"{text} (1 restart: no interval)"
-    return f"{text} (95 % interval, n = {restarts} restarts)"
+        return f"{format_ms(row['latency'])}, between {low} and {high}"
+    return format_time(row["latency"], row["high"] - row["latency"])
+
+
+def describe_interval(statistics: pd.DataFrame) -> str:
+    """What the interval of a latency is of."""
+    restarts = int(statistics["restarts"].iloc[0])
+    return "1 restart: no interval" if restarts == 1 else f"95 % interval, n = {restarts} restarts"
 
 
 def describe_rate(phase: Phase, latency_ms: float) -> str:

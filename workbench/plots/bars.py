@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
-from workbench.analysis.describe import describe_latency
+from workbench.analysis.describe import describe_interval, describe_latency, describe_time
 from workbench.analysis.run import Measurement
 from workbench.emulation import EMULATED
 from workbench.plots.tables import COLORS, Table, pick_ink, to_html, to_markdown
@@ -50,17 +50,16 @@ def show_bars(sides: Mapping[str, Measurement], ratios: Mapping[str, float] = {}
 
 def _describe_latencies(sides: Mapping[str, Measurement]) -> tuple[dict[str, str], str]:
     """The latency of each measurement; what all intervals are, if that is the same."""
-    times = {name: describe_latency(m.statistics) for name, m in sides.items()}
-    intervals = {text.partition(" (")[2].rstrip(")") for text in times.values()}
-    if len(intervals) == 1:
-        times = {name: text.partition(" (")[0] for name, text in times.items()}
+    intervals = {describe_interval(m.statistics) for m in sides.values()}
+    describe = describe_time if len(intervals) == 1 else describe_latency
+    times = {name: describe(m.statistics) for name, m in sides.items()}
     for name, m in sides.items():
         times[name] += " (all extensions of this CPU)" * (m.name == "native")
         times[name] = EMULATED if m.emulated else times[name]
-    note = intervals.pop() if len(intervals) == 1 else ""
-    if any(m.emulated for m in sides.values()):
+    if len(intervals) != 1 or any(m.emulated for m in sides.values()):
         return times, ""
-    return times, f"\N{PLUS-MINUS SIGN}: {note}" if note.startswith("95") else note
+    has_one = any(m.statistics["restarts"].iloc[0] > 1 for m in sides.values())
+    return times, "\N{PLUS-MINUS SIGN}: " * has_one + intervals.pop()
 
 
 def draw_shares(
