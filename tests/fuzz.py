@@ -48,7 +48,6 @@ from workbench.models.inputs import choose_inputs
 from workbench.models.loader import LoadedModel
 from workbench.options import ExportOptions
 from workbench.records.codec import to_json, to_plain
-from workbench.records.documents import METRICS
 from workbench.records.layers import Layers
 from workbench.records.recipe import Recipe
 from workbench.records.runs import Ceilings, Probe
@@ -68,13 +67,6 @@ def copy_run(folder: Path, *, rest: bool = True) -> Path:
 def take(name: str) -> Callable[[Path], list[bytes]]:
     """The seeds that are a file of the recorded run."""
     return lambda folder: [(copy_run(folder) / name).read_bytes()]
-
-
-def make_metrics(folder: Path) -> list[bytes]:
-    """The metrics of a run."""
-    run = wb.open_run(copy_run(folder / "source"))
-    write_artifacts(run)
-    return [(run.output / "metrics.json").read_bytes()]
 
 
 @functools.cache
@@ -240,7 +232,6 @@ KINDS = {
     "run": Kind("manifest.json", take("manifest.json"), use_run, seconds=SECONDS_RUN),
     "run_layers": Kind("layers.json", take("layers.json"), use_run, seconds=SECONDS_RUN),
     "kit": Kind("manifest.json", make_kit, lambda path: wb.open_run(path.parent)),
-    "metrics": Kind("m.json", make_metrics, lambda p: load_record(METRICS, p)),
     "ceilings": Kind("c.json", make_ceilings, read_ceilings),
     "recipe": Kind("recipe.yaml", make_recipe, load_recipe),
     "categories": Kind("c.yaml", make_scheme, load_scheme),

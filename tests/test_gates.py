@@ -16,8 +16,8 @@ SAMPLE = wb.sample_run()
 
 @pytest.fixture
 def baseline(analysed):
-    """The saved figures of the recorded run."""
-    return analysed.path / "metrics.json"
+    """The manifest of the recorded run, kept alone."""
+    return analysed.path / "manifest.json"
 
 
 @pytest.fixture
@@ -64,17 +64,20 @@ def test_a_run_passes_against_itself(gate, baseline):
     assert "measured apart" in found["notes"][-1]
 
 
-def test_metrics_open_as_a_run_with_the_same_numbers(gate, analysed, baseline, tmp_path):
-    """They take the place of their run wherever no trace is needed."""
+def test_a_manifest_alone_opens_as_a_run_with_the_same_numbers(gate, analysed, tmp_path):
+    """It takes the place of its run wherever no trace is needed."""
+    baseline = shutil.copy(analysed.path / "manifest.json", tmp_path / "main.json")
     saved = wb.open_run(baseline)
     assert [m.label for m in saved.measurements] == [m.label for m in analysed.measurements]
     columns = ["latency", "low", "high", "restarts"]
     now, then = (run.statistics[columns].to_numpy() for run in (analysed, saved))
-    assert then == pytest.approx(now, rel=1e-5)
+    assert then == pytest.approx(now, rel=1e-12)
     name = saved.measurements[1].name
     (row,) = wb.compare(saved[name], analysed[name]).latency.to_dict("records")
-    assert row["speedup"] == pytest.approx(1, rel=1e-5)
+    assert row["speedup"] == pytest.approx(1, rel=1e-12)
     assert str(wb.show(saved))
+    assert saved.checks.set_index("check").at["not recorded", "evidence"] == "traces, samples"
+    assert "fail" not in set(saved.checks["status"])
     with pytest.raises(wb.WorkbenchError, match="has no trace"):
         saved.subject.operators  # noqa: B018
     by_file, by_folder = (
@@ -118,7 +121,7 @@ def test_wrong_outputs_are_never_a_win(gate, cli, baseline, tmp_path):
     found, code = gate(run.path, "--baseline", baseline, *limits)
     assert code == 1 and "no speed-up is claimed" in found["verdicts"][0]
     assert cli("analyze", run.path)[0] == 0
-    back, _ = gate(SAMPLE, "--baseline", run.path / "metrics.json", "--across", "program")
+    back, _ = gate(SAMPLE, "--baseline", run.path / "manifest.json", "--across", "program")
     assert "outputs of the baseline are wrong" in back["verdicts"][0]
     several, _ = gate(SAMPLE, run.path, f"{SAMPLE}:avx512_off", *limits[:2], "--by", "category")
     assert any(f"outputs are wrong ({fault})" in note for note in several["notes"])
@@ -135,20 +138,26 @@ def test_only_a_run_slower_than_the_limit_fails(gate, baseline, tmp_path):
     assert code == 0 and set(gates(found).values()) == {"passed"}
 
 
+def rename(manifest):
+    """Call an experiment by another name."""
+    text = json.dumps(manifest).replace('"avx512_on"', '"sme2_on"')
+    manifest.update(json.loads(text))
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda m: m.update(emulated=True), "no speed to compare"),
-        (lambda m: m.update(device="a phone"), "the two differ in device: a phone against linux"),
-        (lambda m: m.update(program="other 0"), "the two differ in program"),
-        (lambda m: m["latencies"][0].update(experiment="sme2_on"), "sme2_on with 1 thread was not"),
-        (lambda m: m["latencies"][0].update(clock="wall_ns"), "the clocks differ"),
+        (lambda m: m.update(emulated=True), "the two differ in device: linux, AMD EPYC"),
+        (lambda m: m["host"].update(cpu="a phone"), "the two differ in device: linux, a phone"),
+        (lambda m: m["plan"].update(sha256="0" * 64), "the two differ in program"),
+        (rename, "sme2_on with 1 thread was not measured"),
+        (lambda m: m.pop("plan"), "main.json: is no manifest of a run -> name the folder of a run"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(cli, baseline, tmp_path, change, words):
-    metrics = json.loads(baseline.read_text())
-    change(metrics)
-    (tmp_path / "main.json").write_text(json.dumps(metrics))
+    manifest = json.loads(baseline.read_text())
+    change(manifest)
+    (tmp_path / "main.json").write_text(json.dumps(manifest))
     code, out, err = cli("compare", SAMPLE, "--baseline", "main.json", "--fail-above", "5%")
     assert (code, out) == (2 if "differ in" in words else 1, "") and words in err
 

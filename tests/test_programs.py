@@ -409,11 +409,11 @@ def test_separate_runs_of_two_programs_name_the_command_that_interleaves_them():
 
 @pytest.mark.cases
 def test_a_saved_baseline_knows_each_program(run, tmp_path):
-    write_artifacts(run)
-    metrics = run.path / store.METRICS
-    assert compare_named([str(run.path)], baseline=metrics, limits={"latency": 0.1}).passed
-    content = json.loads(metrics.read_text())
-    content["programs"]["pair"] = "another 123456789012"
-    (tmp_path / "metrics.json").write_text(json.dumps(content))
-    with pytest.raises(WorkbenchError, match="differ in program: another 123456789012"):
-        compare_named([f"{run.path}:pair"], baseline=tmp_path / "metrics.json")
+    manifest = run.path / store.MANIFEST
+    assert compare_named([str(run.path)], baseline=manifest, limits={"latency": 0.1}).passed
+    content = json.loads(manifest.read_text())
+    (pair,) = (each for each in content["plan"]["programs"] if each["name"] == "pair")
+    pair["sha256"] = "ab" * 32
+    (tmp_path / "main.json").write_text(json.dumps(content))
+    with pytest.raises(WorkbenchError, match=r"differ in program: .* abababababab"):
+        compare_named([f"{run.path}:pair"], baseline=tmp_path / "main.json")

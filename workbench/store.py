@@ -373,11 +373,15 @@ def output_folder(path: Path) -> Path:
 
 def load_run(run_dir: Path) -> RunRecord:
     """Read ``manifest.json``."""
-    path = run_dir / MANIFEST
     if not is_ours(run_dir):
         runs = ", ".join(str(p) for p in find_runs(run_dir)) or "none below it"
         what = f"recorded by another tool, or no run: no {MANIFEST} of the workbench"
         raise UsageError(what, where=run_dir, hint=f"runs: {runs}")
+    return read_manifest(run_dir / MANIFEST)
+
+
+def read_manifest(path: Path) -> RunRecord:
+    """The record in a manifest, which may have another name."""
     run = load_record(RunRecord, path)
     _check_names(run, path)
     return run

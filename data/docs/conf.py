@@ -17,7 +17,6 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 import workbench  # noqa: E402
-from workbench.records.documents import DOCUMENTS  # noqa: E402
 
 os.environ["WORKBENCH_WIDGETS"] = "0"  # figures: a page has no kernel
 
@@ -44,7 +43,7 @@ nb_ipywidgets_js = {}  # no widgets are shown, and their scripts are on the netw
 autodoc_default_options = {"members": True, "undoc-members": True}
 numpydoc_show_class_members = False
 # Folders, which only a Git host can show; tests/test_docs.py checks that they exist.
-FOLDERS = ("../data/schemas/v3", "../workbench/skills", "case_studies")
+FOLDERS = ("../workbench/skills", "case_studies")
 nitpick_ignore = [("myst", name) for name in FOLDERS]
 html_theme = "furo"
 html_copy_source = False
@@ -60,8 +59,7 @@ CONTENTS = {
     "Add to it": ["data/docs/plugins/README"],
     "Understand it": ["workbench/README", "data/README"],
     "Look it up": [
-        *("build/reference/commands", "build/reference/api", "build/reference/files"),
-        "build/reference/playbooks",
+        *("build/reference/commands", "build/reference/api", "build/reference/playbooks"),
     ],
     "What benchmarks recorded": [
         f"tests/benchmarks/records/{name}"
@@ -123,18 +121,6 @@ def write_reference() -> None:
         "A playbook has commands that run as they are, the files that they write, a check, and",
         "what to do on failure.\n",
         *(*tree, *paths),
-    )
-    documents = []
-    for name, document in DOCUMENTS.items():
-        schema = f":download:`{name}.schema.json </data/schemas/v3/{name}.schema.json>`"
-        text = inspect.getdoc(document.schema) or ""
-        documents += [name, "-" * len(name), "", text, "", schema, ""]
-    write(
-        "files",
-        "Files",
-        "What people write by hand, and the figures of a run for scripts, with their JSON Schemas.",
-        "",
-        *documents,
     )
 
 

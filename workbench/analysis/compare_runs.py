@@ -80,14 +80,14 @@ def compare(
 
 
 def pair_runs(
-    baseline: str | Path, name: str, across: Collection[str] = (), categories: str | Path = ""
+    baseline: str | Path, name: str, across: Collection[str] = ()
 ) -> dict[str, Comparison]:
-    """Every measurement of an earlier run, or of its ``metrics.json``, and the same of a run.
+    """Every measurement of an earlier run, or of its ``manifest.json``, and the same of a run.
 
     ``name`` is as for `find_measurements`; controls are left out. By what each is about.
     """
     folder, experiment, threads = split_name(name)
-    earlier, later = open_run(baseline), open_run(folder, categories=categories)
+    earlier, later = open_run(baseline), open_run(folder)
     setups = {(m.name, m.threads): m for m in earlier.measurements}
     wanted = {
         setup: m
@@ -164,11 +164,6 @@ def check_comparable(
                 )
     if any(m.emulated for m in measurements):
         raise WorkbenchError(f"no speed to compare; {EMULATED}", hint="measure on silicon")
-    # Of other runs, both clocks are known.
-    saved = any(m.run.recording and m.run.recording.identities for m in measurements)
-    if saved and len(clocks := list(dict.fromkeys(m.clock for m in measurements))) > 1:
-        problem = f"the clocks differ: {' against '.join(clocks)}"
-        raise WorkbenchError(problem, hint="measure both with the same runner")
 
 
 @dataclass(frozen=True)

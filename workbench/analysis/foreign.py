@@ -6,7 +6,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -18,7 +18,7 @@ from workbench.analysis.ledger import build_ledger
 from workbench.errors import StoreError, WorkbenchError
 from workbench.export.program import Program, open_program
 from workbench.key import make_key
-from workbench.records.exports import Export, Identity
+from workbench.records.exports import Export
 from workbench.records.layers import Layers
 from workbench.records.pairing import names_feature
 from workbench.records.runs import (
@@ -40,11 +40,10 @@ KIT, OTHER = "Arm's profiling kit", "another tool"
 
 @dataclass(frozen=True)
 class Recording:
-    """A run that another tool recorded, and who that was.
+    """A run that another tool recorded, or whose manifest alone was kept, and who that was.
 
     ``missing`` is what it lacks; ``unreadable`` has the ETDumps that were left out, and why;
-    ``traces`` the events of the others by file, ``layers`` the sidecars by program; ``identities``
-    what saved metrics say of each program.
+    ``traces`` the events of the others by file, ``layers`` the sidecars by program.
     """
 
     record: RunRecord
@@ -53,7 +52,6 @@ class Recording:
     unreadable: Mapping[str, str]
     traces: dict[str, pd.DataFrame]
     layers: dict[str, Layers | None]
-    identities: Mapping[str, Identity] = field(default_factory=dict)
 
 
 #: Experiment, threads (0 if the name of the trace says nothing of them) and restart.

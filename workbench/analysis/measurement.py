@@ -189,8 +189,7 @@ class Measurement(Noun):
     @property
     def identity(self) -> Identity:
         """What tells its program, model, device and build from others."""
-        saved = self.run.recording.identities if self.run.recording else {}
-        return saved.get(self.program.name) or identify_run(self.run.record, self.program)
+        return identify_run(self.run.record, self.program)
 
     @cached_property
     def sidecar(self) -> Layers | None:

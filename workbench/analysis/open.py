@@ -6,14 +6,20 @@ from dataclasses import replace
 from pathlib import Path
 
 from workbench.analysis.findings.rules import find_bottlenecks
-from workbench.analysis.foreign import read_recording
+from workbench.analysis.foreign import Recording, read_recording
 from workbench.analysis.operators import Scheme, load_scheme
 from workbench.analysis.run import Run
-from workbench.analysis.saved import read_metrics
 from workbench.errors import StoreError
 from workbench.records.pairing import BY_ORDER, pair_experiments
 from workbench.records.runs import Pair
-from workbench.store import check_inside, is_ours, kept_layers, load_run
+from workbench.store import (
+    check_inside,
+    is_ours,
+    kept_layers,
+    load_run,
+    read_json,
+    read_manifest,
+)
 
 #: XNNPACK's operators with kernels for packed operands, which need SME: ``(NHWC, PF32)``.
 _SME_OPERATOR = re.compile(r"\bP(?:F16|F32|QS8)\b")
@@ -31,10 +37,10 @@ def open_run(
     Parameters
     ----------
     path
-        The folder of a run or its ``metrics.json``, which has no traces; a folder of Arm's
-        profiling kit, any folder with ETDumps, or an ETDump. Of
-        the latter, subfolders or file names name the experiments, ``_t4`` is a thread count and
-        ``_p2`` a restart; a ``.pte`` nearby (with its ``.etrecord``) is used.
+        The folder of a run, or its ``manifest.json`` alone, whose run has no traces; a folder of
+        Arm's profiling kit, any folder with ETDumps, or an ETDump. Of the latter, subfolders or
+        file names name the experiments, ``_t4`` is a thread count and ``_p2`` a restart; a
+        ``.pte`` nearby (with its ``.etrecord``) is used.
         A `Run` is returned as is, or opened again for other categories or another baseline.
     baseline
         The experiment to compare all others with, in place of the run's own comparisons.
@@ -64,7 +70,9 @@ def open_run(
         run = _open_again(path, baseline, categories, options) if options else path
     else:
         folder, scheme = Path(path), load_scheme(categories or "workbench")
-        opened = open_ours(folder, scheme) if is_ours(folder) else open_others(folder, scheme)
+        is_manifest = folder.suffix == ".json" and folder.is_file()
+        opening = open_ours if is_ours(folder) else open_manifest if is_manifest else open_others
+        opened = opening(folder, scheme)
         run = _orient(replace(opened, opened_with=options), baseline)
     if etrecord:
         run.add_etrecord(Path(etrecord))
@@ -85,10 +93,21 @@ def open_ours(folder: Path, scheme: Scheme) -> Run:
     return Run(folder, record, find_bottlenecks, scheme)
 
 
+def open_manifest(path: Path, scheme: Scheme) -> Run:
+    """A run of which only the manifest was kept, without traces and samples."""
+    if "plan" not in read_json(path):
+        hint = "name the folder of a run, or its manifest.json"
+        raise StoreError("is no manifest of a run", where=path, hint=hint)
+    record = read_manifest(path)
+    untraced = tuple(session for session in record.sessions if not session.traced)
+    record = replace(record, sessions=untraced, samplings=())
+    recording = Recording(record, path.name, ("traces", "samples"), {}, {}, {})
+    return Run(path, record, find_bottlenecks, scheme, recording)
+
+
 def open_others(path: Path, scheme: Scheme) -> Run:
-    """A run that another tool recorded, a folder or an ETDump, or that only left its metrics."""
-    is_saved = path.suffix == ".json" and path.is_file()
-    recording = read_metrics(path) if is_saved else read_recording(path)
+    """A run that another tool recorded, a folder or an ETDump."""
+    recording = read_recording(path)
     return Run(path, recording.record, find_bottlenecks, scheme, recording)
 
 
@@ -102,7 +121,7 @@ def _open_again(run: Run, baseline: str, categories: str | Path, options: dict[s
 def _orient(run: Run, baseline: str) -> Run:
     """Choose the baselines again if one is named, or if only the order chose them."""
     plan = run.record.plan
-    if not baseline and plan.direction != BY_ORDER and run.recording is None:
+    if not baseline and plan.direction != BY_ORDER and run.record.runner:
         return run
     timed = [e for e in plan.experiments if not e.control]
     pairs: list[Pair] = []

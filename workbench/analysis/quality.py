@@ -215,8 +215,9 @@ def check_state(record: RunRecord, recording: Recording | None) -> Iterator[Row]
         yield "not recorded", "note", ", ".join(recording.missing)
         for name, problem in recording.unreadable.items():
             yield name, "fail", f"left out: {problem}"
-        text = f"unknown; an iteration is {clocks}, and not cross-checked"
-        yield "runner", "note", text
+        if not record.runner:
+            text = f"unknown; an iteration is {clocks}, and not cross-checked"
+            yield "runner", "note", text
     else:
         done = len({(s.threads, s.process, s.traced) for s in record.sessions if s.complete})
         planned = 2 * len(record.plan.threads) * record.plan.processes

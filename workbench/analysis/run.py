@@ -467,11 +467,11 @@ class Run(Noun):
         return pd.DataFrame(rows, columns=["check", "status", "evidence"])
 
     def _check_traces(self) -> list[Row]:
-        """Rows of checks about its traces; none of saved metrics."""
-        if self.recording and self.recording.identities:
+        """Rows of checks about its traces; none of a manifest alone."""
+        if not self.traced:
             return []
         times = [m.times for m in self.traced]
-        counted = pd.concat([t.scaled for t in times or [self.subject.times]], ignore_index=True)
+        counted = pd.concat([each.scaled for each in times], ignore_index=True)
         return [
             quality.check_ledger(counted, [each.closed for each in times]),
             quality.check_traces(counted, times),

@@ -234,7 +234,7 @@ def measure_applied(run: Run, name: str, model: str) -> Output:
 @command()
 @click.argument("names", nargs=-1, required=True, type=MEASURED, metavar="RUN_DIR...")
 @click.option(
-    "--baseline", type=RECORDED, help="An earlier run, or its metrics.json: the same of both."
+    "--baseline", type=RECORDED, help="An earlier run, or its manifest.json: the same of both."
 )
 @click.option(
     "--across",
@@ -265,7 +265,7 @@ def compare(
     edit. Two measurements give a verdict, more a row each; --by adds a table
     of their layers, categories or operators, which needs their traces. With --fail-above, the
     command fails if the whole 95 % interval of a row is beyond the limit. With --baseline, every
-    measurement of one run is compared with the same of an earlier one, or of its metrics.json.
+    measurement of one run is compared with the same of an earlier one, or of its manifest.json.
     """
     from workbench.report.gate import compare_named, show_gate, write_junit
 

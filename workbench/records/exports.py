@@ -287,8 +287,7 @@ class Identity(NamedTuple):
 
 def same_model(a: Export | Identity, b: Export | Identity) -> bool:
     """Whether two programs are known to be of one model: of one traced graph, or one program."""
-    # Saved metrics have the first digits; others' traces have no SHA-256.
-    one_program = a.sha256[:12] == b.sha256[:12] and a.sha256.isalnum()
+    one_program = a.sha256 == b.sha256 and a.sha256.isalnum()  # others' traces have no SHA-256
     return one_program or bool(a.graph and a.graph == b.graph)
 
 

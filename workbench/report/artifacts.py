@@ -63,7 +63,7 @@ def write_artifacts(run: Run, *, whole: bool = False) -> list[Path]:
     """Write the JSON files of a run, and the CSV files beside each measurement's first trace.
 
     A plug-in writes the latter. Timelines are of the first inferences of each restart, in
-    `MOST_ROWS` rows; if ``whole``, of all. Saved metrics have none of them.
+    `MOST_ROWS` rows; if ``whole``, of all. A manifest alone has none of them.
     """
     if not run.traced:
         return []
@@ -107,7 +107,7 @@ def write_documents(run: Run) -> list[Path]:
 def check_run(run: Run) -> pd.DataFrame:
     """The checks of a run, and whether the programs and layers beside it are those that ran.
 
-    Of saved metrics, the latter.
+    Of a manifest alone, the latter.
     """
     programs = pd.DataFrame(_check_programs(run), columns=["check", "status", "evidence"])
     return pd.concat([run.checks, programs], ignore_index=True) if run.traced else programs
@@ -148,8 +148,6 @@ def summarize_metrics(run: Run) -> Document:
         "unit": "ms",
         "problem": run.wrong,
         "results": list(map(_kit_result, run.measurements)),
-        "programs": {m.name: m.identity.program for m in run.measurements if m.program.name},
-        "graphs": {m.name: m.identity.graph for m in run.measurements if m.identity.graph},
     }
 
 

@@ -104,7 +104,7 @@ def compare_named(
 
     One run is its own first comparison. Two give a verdict, more give a row each, of latencies; a
     table of their parts is added if ``by`` asks for it, which needs their traces. With a
-    ``baseline``, a run or its ``metrics.json``, each measurement of one run gives a verdict.
+    ``baseline``, a run or its ``manifest.json``, each measurement of one run gives a verdict.
     """
     limits = limits or {}
     if baseline:
