@@ -237,7 +237,7 @@ def test_a_saved_explorer_shows_its_answer_without_a_kernel(front_end, monkeypat
 
 def test_what_a_view_shows_and_keeps_is_drawn_once_and_kept_as_it_is_now(seen, monkeypatch):
     drawn, kept = [], []
-    monkeypatch.setattr(Chart, "to_png", lambda chart: drawn.append(chart) or b"png")
+    monkeypatch.setattr(Chart, "to_svg", lambda chart: drawn.append(chart) or "svg")
     monkeypatch.setattr(
         "workbench.explorer.page.display",
         lambda data, **_: SimpleNamespace(update=lambda data, raw: kept.append(data)),

@@ -152,6 +152,8 @@ def test_a_figure_displays_itself_sharp_at_the_width_of_the_page(run, monkeypatc
     wb.plot_categories(run)._ipython_display_()
     assert shown["data"]["image/png"].startswith(b"\x89PNG")
     assert shown["metadata"]["image/png"]["width"] == 990
+    assert "data:image/svg+xml" in shown["data"]["text/html"]
+    assert "width:990px" in shown["data"]["text/html"]
 
 
 def test_a_dollar_in_a_name_starts_no_formula():

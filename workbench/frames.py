@@ -121,11 +121,11 @@ FRAMES: dict[str, Frame] = {}
 
 
 def describe_columns(frame: pd.DataFrame) -> dict[str, tuple[str, str]]:
-    """Unit and meaning of columns: as the frame has them, else the unit on which all agree."""
+    """Unit and meaning of all columns: as the frame has them, else the unit on which all agree."""
     units: dict[str, set[str]] = {}
     for column, _, unit, _ in itertools.chain(*(each.columns for each in FRAMES.values())):
         units.setdefault(column, set()).add(unit)
-    described = {name: (each.pop(), "") for name, each in units.items() if len(each) == 1}
+    described = {n: (each.pop() if len(each) == 1 else "", "") for n, each in units.items()}
     columns = itertools.chain(*(FRAMES[name].columns for name in frame.attrs.get(_NAME, ())))
     return described | {name: (unit, meaning) for name, _, unit, meaning in columns}
 

@@ -33,7 +33,7 @@ UNSPLIT_COLOR = "#D4D4D4"  #: For what belongs to no single category.
 
 
 class Ink:
-    """The colours of figures; the greys have others in their place on a dark page.
+    """The colours of figures; on a dark page, others are in their place.
 
     ``SERIES`` are for experiments and samples of them, from Paul Tol's muted palette, apart from
     the categories'; ``FASTER`` and ``SLOWER`` for differences that were shown; ``PLAIN`` for bars
@@ -49,13 +49,27 @@ class Ink:
     HIGHLIGHT = "#C8401F"
 
 
-#: The greys of figures, and what takes their place on a dark page.
+#: The inks of figures, and what takes their place on a dark page; the colours of boxes stay.
 _DARK = {
     "#ffffff": "#12161c", Ink.TEXT: "#e4e9ef", Ink.FAINT: "#a5b0bd", Ink.LINE: "#7d8896",
     Ink.PLAIN: "#aab4c0",
     "#bbbbbb": "#566270", "#e6e6e6": "#2a323c", "#eeeeee": "#232a33", "#e4e4e4": "#39424d",
+    Ink.FASTER: "#7ea2ff", Ink.SLOWER: "#ff9a57", Ink.HIGHLIGHT: "#ff8a75",
+    **dict(zip(
+        Ink.SERIES,
+        ("#9a8ff0", "#e08795", "#b9b94a", "#d977a0", "#d07fcc", "#b8a08d", "#e5bd55"),
+        strict=True,
+    )),
 }  # fmt: skip
-FIGURES = "WORKBENCH_FIGURES"  #: Environment variable: with `svg`, notebooks get vector graphics.
+#: Of an image: which colours it takes, where the page has a theme of its own.
+_THEMES = (
+    "<style>[data-jp-theme-light=true] .wb-figure,[data-theme=light] .wb-figure"
+    "{color-scheme:light}@media screen{[data-jp-theme-light=false] .wb-figure,"
+    "[data-theme=dark] .wb-figure,.vscode-dark .wb-figure{color-scheme:dark}}"
+    "@media print{.wb-figure{color-scheme:light !important}}</style>"
+)
+#: Environment variable: with `svg`, notebooks have no figure as PNG, for readers without HTML.
+FIGURES = "WORKBENCH_FIGURES"
 
 WIDTH = 9.0  #: Inches: the width of a notebook and of a report page.
 _DPI = 110
@@ -153,15 +167,18 @@ class Chart(Figure):
         return file.getvalue()
 
     def to_svg(self) -> str:
-        """The figure as SVG, whose greys turn where the page is dark."""
+        """The figure as SVG, whose inks turn where the page is dark."""
         file = io.StringIO()
         with rc_context({"svg.fonttype": "none", "svg.hashsalt": self.alt_text[:40]}):
             self.savefig(file, format="svg", metadata={"Date": None})
         rules = "".join(
-            f'[style*="{what}: {grey.lower()}"]{{{what}:{dark} !important}}'
-            for grey, dark in _DARK.items()
+            f'[style*="{what}: {ink.lower()}"]{{{what}:{dark} !important}}'
+            for ink, dark in _DARK.items()
             for what in ("fill", "stroke")
         )
+        # Dots that are many are pixels. The darkest colour of a category needs an edge.
+        rules += "image{filter:invert(1) hue-rotate(180deg)}"
+        rules += f'[style*="{COLORS["Convolution"].lower()}"]{{stroke:#5b8fd6 !important}}'
         style = f"<style>@media (prefers-color-scheme: dark) {{{rules}}}</style>"
         return file.getvalue().replace("</metadata>", f"</metadata>{style}", 1)
 
@@ -169,19 +186,24 @@ class Chart(Figure):
         return f"*Figure. {to_markdown(self.alt_text)}*"
 
     def _repr_html_(self) -> str:
-        source = base64.b64encode(self.to_png()).decode()
+        source = base64.b64encode(self.to_svg().encode()).decode()
         alt = html.escape(self.alt_text, quote=True)
-        style = f"width:{round(self.get_figwidth() * _DPI)}px;max-width:100%"
-        return f'<img alt="{alt}" style="{style}" src="data:image/png;base64,{source}">'
+        image = f'<img class="wb-figure" alt="{alt}" src="data:image/svg+xml;base64,{source}"'
+        return f'{_THEMES}{image} style="width:{self._pixels[0]}px;max-width:100%">'
+
+    @property
+    def _pixels(self) -> tuple[int, ...]:
+        return tuple(round(inches * _DPI) for inches in self.get_size_inches())
 
     def _ipython_display_(self) -> None:
         # Not _repr_png_: matplotlib's inline backend, once active, would draw it its own way.
         vector = os.environ.get(FIGURES) == "svg"
         kind = "image/svg+xml" if vector else "image/png"
         content = self.to_svg() if vector else self.to_png()
-        width, height = (round(inches * _DPI) for inches in self.get_size_inches())
+        width, height = self._pixels
         size = {kind: {"width": width, "height": height, "alt": self.alt_text}}
-        display({kind: content, "text/plain": repr(self)}, metadata=size, raw=True)
+        texts = {"text/html": self._repr_html_(), "text/plain": repr(self)}
+        display({kind: content, **texts}, metadata=size, raw=True)
 
 
 def _describe_rows(axis: Axes, first: Axes) -> list[str]:

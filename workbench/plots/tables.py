@@ -206,7 +206,7 @@ def show_table(
         caption = f"{caption} ({EMULATED})" if caption else EMULATED
     meanings = describe_columns(frame)
     written = [
-        _write_column(name, rows.iloc[:, place], *meanings.get(name, ("", "")))
+        _write_column(name, rows.iloc[:, place], meanings.get(name))
         for place, name in enumerate(map(str, rows))
     ]
     grid = Grid(tuple(written), caption, links)
@@ -247,9 +247,14 @@ def _is_number(dtype: object) -> bool:
     return types.is_numeric_dtype(dtype) and not types.is_bool_dtype(dtype)
 
 
-def _write_column(name: str, column: pd.Series, unit: str, meaning: str) -> Column:
-    """A column as text: its head with the unit, and every cell."""
-    head = name if " " in name else name.replace("_", " ")  # labels of runs have spaces
+def _write_column(name: str, column: pd.Series, described: tuple[str, str] | None) -> Column:
+    """A column as text: its head with the unit, and every cell.
+
+    ``described`` has unit and meaning; a name without any, such as that of a run, stays as it is.
+    """
+    unit, meaning = described or ("", "")
+    name_as_words = (lambda text: text.replace("_", " ")) if described else str
+    head = name_as_words(name)
     missing = column.isna()
     if not _is_number(column.dtype):
         words = column.astype(object).where(~missing, MISSING)
@@ -259,9 +264,9 @@ def _write_column(name: str, column: pd.Series, unit: str, meaning: str) -> Colu
     unit = {"share": "%", "ratio": "x"}.get(unit, unit.removesuffix("/run").removeprefix("1"))
     for suffix, its_unit in _SUFFIXES.items():
         if name.endswith(suffix):
-            head, unit = name.removesuffix(suffix).replace("_", " "), unit or its_unit
+            head, unit = name_as_words(name.removesuffix(suffix)), unit or its_unit
     if name.endswith("_bytes") or unit.startswith("FLOP"):  # nobody reads nine digits
-        head = name.removesuffix("_bytes").replace("_", " ")
+        head = name_as_words(name.removesuffix("_bytes"))
         column, unit = column / 1e6, f"M{unit or 'B'}"
     whole = (column[~missing].astype(float) % 1 == 0).all()
     has_long = unit == "ms" and column.abs().max() >= _LONG_MS

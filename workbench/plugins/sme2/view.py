@@ -34,6 +34,7 @@ def show_kernels(source: Any, top: int) -> Iterator[Part]:
         groups = group_kernels(table)
         helped = (" -> " + groups["remedy"]).where(groups["remedy"] != "", "")
         groups = groups.drop(columns="remedy").assign(reason=groups["reason"] + helped)
+        groups = groups.rename(columns=lambda name: name.replace("executed_", "executed "))
         yield show_table(groups, top=top, caption="By type of operator")
         columns = ["module", "operator", "shapes", "m", "n", "k", "kernel_off", "kernel_on"]
         products = table[table["m"].notna()].sort_values("flops", ascending=False, kind="stable")
