@@ -178,7 +178,7 @@ def measured(*program, shapes=None, dtypes=None, noise=0.002, **facts):
     index = pd.MultiIndex.from_product([range(5), range(4)], names=["process", "run"])
     scale = 1 + noise * rng.standard_normal((len(index), 1))
     runs = pd.DataFrame(scale * operators["mean_ms"].to_numpy(), index, operators["key"].tolist())
-    method = Method("forward", tuple(instructions), values, (), tuple(origins))
+    method = Method("forward", tuple(instructions), values, tuple(origins))
     return changed(None, operators=operators, runs=runs, method=method, **facts)
 
 
@@ -227,7 +227,7 @@ def changed(measurement, **facts):
     times = Times(made)
     vars(times).update(undisturbed=runs * (latency_ms / runs.sum(axis=1).mean()), tracing_ms=0.0)
     method, kernels = facts["method"], facts.get("kernels", {})
-    flow = Dataflow(method or Method("", (), {}, ()))
+    flow = Dataflow(method or Method("", (), {}))
     vars(made).update(
         given=facts, operators=operators, times=times, sessions=("traced",),
         share_error=np.nan, traced_ms=float(runs.sum(axis=1).mean()),

@@ -25,7 +25,7 @@ def simulate_restarts(rng, repeats, restarts, rounds, restart, machine=0.0, batc
         times = times + noise(rng, (repeats, restarts, rounds, 2, batch))
         shape = (*times.shape[:-1], 1)
         times = times + rng.exponential(0.15, shape) * (rng.random(shape) < 0.06)
-        sides.append(midmean(np.exp(times).reshape(repeats, restarts, -1), axis=-1).T)
+        sides.append(midmean(np.moveaxis(np.exp(times).reshape(repeats, restarts, -1), -1, 0)).T)
     return sides
 
 

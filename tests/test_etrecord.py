@@ -123,7 +123,7 @@ def other(tmp_path):
         "debug_handle_map": {"forward": {"0": [1, 2, 3]}},
         "delegate_map": {"forward": {"0": {"name": "OtherBackend", "delegate_map": events}}},
     }
-    method = Method("forward", (Instruction("delegate", "OtherBackend"),), {}, ())
+    method = Method("forward", (Instruction("delegate", "OtherBackend"),), {})
     return Layers("0", (method,)), write_record(tmp_path / "x.etrecord", entries), entries
 
 

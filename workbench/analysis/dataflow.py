@@ -1,13 +1,11 @@
 """The operators of a program as one graph, across delegates."""
 
-import math
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from operator import itemgetter
 
-from workbench.records.layers import Instruction, Method, Origin, Value, XNode, XValue
+from workbench.records.layers import Instruction, Method, Origin, Value, XNode
 
 #: A tensor: of the method by its number, or of a delegate by its instruction and id.
 TensorId = tuple[int, int]
@@ -150,10 +148,7 @@ class Dataflow:
             yield FlowStep((number, -1), instruction.name, inputs, outputs)
 
     def _tensor_ids(self, number: int, delegate: Instruction) -> dict[int, TensorId]:
-        """The delegate's tensors by id; those outside of it are listed as its arguments are.
-
-        Sidecars of earlier workbenches list them by id: each is an argument of its own kind.
-        """
+        """The delegate's tensors by id; those outside of it are listed as its arguments are."""
         ids_of = {}
         for value in delegate.xvalues:
             ids_of[value.id] = (number, value.id)
@@ -162,22 +157,13 @@ class Dataflow:
             )
         for role, arguments in (("input", delegate.inputs), ("output", delegate.outputs)):
             values = [value for value in delegate.xvalues if value.role == role]
-            tensors = [(_kind(self.method.values[n]), n) for n in arguments]
-            if sorted(map(_kind, values)) == sorted(kind for kind, _ in tensors):
-                values.sort(key=_kind)
-                tensors.sort(key=itemgetter(0))
-            if len(values) == len(tensors):
-                pairs = zip(values, tensors, strict=True)
-                ids_of |= {value.id: (_METHOD, number) for value, (_, number) in pairs}
+            if len(values) == len(arguments):
+                pairs = zip(values, arguments, strict=True)
+                ids_of |= {value.id: (_METHOD, number) for value, number in pairs}
         return ids_of
 
     def _origin(self, number: int | None) -> Origin | None:
         return None if number is None else self.method.origins[number]
-
-
-def _kind(tensor: Value | XValue) -> tuple[int, int]:
-    """What an argument of a delegate and its tensor have in common, in every layout."""
-    return math.prod(tensor.shape), tensor.size_bytes
 
 
 def instruction_of(key: str) -> int:

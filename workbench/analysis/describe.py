@@ -117,9 +117,8 @@ def describe_rate(phase: Phase, latency_ms: float) -> str:
 
 def _describe_experiment(experiment: Experiment) -> str:
     """What was run; which CPU features another tool's runner used is unknown."""
-    how = f"ISA level {experiment.isa}" if experiment.runner else ""
-    if experiment.runner not in ("", Experiment.runner, "python"):
-        how = RUNTIMES.get(experiment.runner, f"ExecuTorch {experiment.runner}")
+    level = f"ISA level {experiment.isa}" if experiment.runner else ""
+    how = RUNTIMES.get(experiment.runner, level)
     named = f"{experiment.name}: {how}" if how else experiment.name
     return f"{named}{', control' if experiment.control else ''}"
 

@@ -70,11 +70,9 @@ def is_quantized(dtype: str) -> bool:
 
 
 def module_dtypes(export: Export) -> ModuleDtypes:
-    """The dtypes that modules were to have; older exports have patterns of float ones."""
-    kept = filter(None, export.options.get("keep_float", "").split(", "))
+    """The dtypes that modules were to have."""
     pairs = filter(None, export.options.get("module_dtypes", "").split(", "))
-    modules = (pair.rpartition("=")[::2] for pair in pairs)
-    return (*((pattern, "fp32") for pattern in kept), *modules)
+    return tuple((pattern, dtype) for pattern, _, dtype in (p.rpartition("=") for p in pairs))
 
 
 def group_size(export: Export) -> int:

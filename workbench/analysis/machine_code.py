@@ -262,8 +262,6 @@ def explain_lack(record: RunRecord) -> str:
     problems = [s.problem for s in record.samplings if s.problem]
     if problems:
         return f"no evidence: {problems[0]}"
-    if record.runner and record.runner.get("kind") != "native":
-        return "no evidence: this runner cannot sample"
     return "no evidence: not sampled"
 
 

@@ -485,7 +485,7 @@ class Measurement(Noun):
 
     def _draw(self, sidecar: Layers | None) -> Dataflow:
         method = sidecar and find_method(self.ledger.drop_duplicates("key"), sidecar)
-        return Dataflow(method or Method("", (), {}, ()))
+        return Dataflow(method or Method("", (), {}))
 
     @frame_property
     def resources(self) -> pd.DataFrame:

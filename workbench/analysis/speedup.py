@@ -130,9 +130,7 @@ class Speedup:
         return student_quantile(np.minimum(self.freedom, _NORMAL)) * self.error + self.bias
 
 
-def speedup_of_restarts(
-    baseline: _Times, candidate: _Times, *, separate: bool = False, bias: ArrayLike = 0.0
-) -> Speedup:
+def speedup_of_restarts(baseline: _Times, candidate: _Times, *, separate: bool = False) -> Speedup:
     """The speed-up from typical times: the ratio of the means over the process restarts.
 
     Each side has one typical time per restart, of shape ``(restarts,)`` or ``(restarts,
@@ -147,7 +145,7 @@ def speedup_of_restarts(
 
     Restart ``i`` measured both sides, interleaved or in turn. Restarts of ``separate`` runs have
     nothing in common: the interval is Welch's, and its error includes `BETWEEN_RUNS` of both, which
-    no restart of either can show. ``bias`` is that of the `Speedup`.
+    no restart of either can show.
     """
     columns = (np.asarray(side, float).reshape(len(side), -1) for side in (baseline, candidate))
     sides = [np.where(side > 0, side, np.nan) for side in columns]
@@ -155,10 +153,10 @@ def speedup_of_restarts(
     log = np.log(sides[0].mean(axis=0)) - np.log(sides[1].mean(axis=0))
     deviations = [before, after] if separate else [before - after]
     if min(map(len, deviations)) < 2:
-        return Speedup(log, np.full_like(log, np.nan), np.ones_like(log), bias)
+        return Speedup(log, np.full_like(log, np.nan), np.ones_like(log))
     parts = [(d.var(axis=0, ddof=1) / len(d), len(d) - 1) for d in deviations]
     between = (np.square(math.sqrt(2) * BETWEEN_RUNS if separate else 0.0), np.inf)
-    return Speedup(log, *_join_errors(*parts, between), bias)
+    return Speedup(log, *_join_errors(*parts, between))
 
 
 def speedup_of_parts(

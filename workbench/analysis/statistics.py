@@ -87,13 +87,13 @@ def moderate_variances(
     return np.where(usable, moderated, variances), np.where(usable, prior + freedom, freedom)
 
 
-def midmean(values: np.ndarray, axis: int = 0) -> np.ndarray:
-    """The mean of the middle half along an axis.
+def midmean(values: np.ndarray) -> np.ndarray:
+    """The mean of the middle half along the first axis.
 
     Up to a quarter of the values may be outliers. Unlike the median, it resolves times that are
     logged in whole microseconds.
     """
-    return np.sort(values, axis=axis).take(_middle(values.shape[axis]), axis=axis).mean(axis=axis)
+    return np.sort(values, axis=0)[_middle(len(values))].mean(axis=0)
 
 
 def middle_half(values: np.ndarray) -> np.ndarray:

@@ -284,9 +284,9 @@ def _sum_up(
 ) -> tuple[bool, list[float], list[float], list[int]]:
     """Of two blocks whether the same values are infinite, and sums and maxima of the others.
 
-    Sums are of the squares of theirs, of the noise and of ours, and of the products; maxima of the
-    noise, of theirs without sign, and of both and their negatives. Then how many values of ours and
-    of theirs are NaN, and infinite.
+    Sums are of the squares of theirs and of the noise; maxima of the noise, of theirs without sign,
+    and of both and their negatives. Then how many values of ours and of theirs are NaN, and
+    infinite.
     """
     ours, theirs = ours.double(), theirs.double()
     tests = torch.isnan, torch.isinf
@@ -296,8 +296,7 @@ def _sum_up(
     same = torch.equal(*(values[~finite].nan_to_num(0.5, 1, -1) for values in (ours, theirs)))
     ours, theirs = ours[finite], theirs[finite]
     noise = ours - theirs
-    pairs = (theirs, theirs), (noise, noise), (ours, ours), (ours, theirs)
-    sums = [float((a * b).sum()) for a, b in pairs]
+    sums = [float((each * each).sum()) for each in (theirs, noise)]
     values = (noise.abs(), theirs.abs(), ours, -ours, theirs, -theirs)
     return same, sums, [float(each.max()) if len(each) else -math.inf for each in values], counts
 
@@ -315,7 +314,7 @@ def _compare(
         number, dtype, least_sqnr_db, elements=eager.numel(), nan=nan, infinite=infinite,
         model_nan=model_nan, model_infinite=model_infinite,
     )  # fmt: skip
-    signal_power, noise_power, own_power, product = np.sum(sums, axis=0).tolist()
+    signal_power, noise_power = np.sum(sums, axis=0).tolist()
     max_abs, scale, top, low, their_top, their_low = np.max(maxima, axis=0).tolist()
     if not all(same) or not math.isfinite(top + low):
         is_equal = all(same) and scale == -math.inf
@@ -324,7 +323,6 @@ def _compare(
     sqnr = None
     if signal_power and noise_power:
         sqnr = 10 * (math.log10(signal_power) - math.log10(noise_power))
-    norms = math.sqrt(own_power) * math.sqrt(signal_power)
     constant = top == -low and their_top != -their_low
     faithful: bool | None = noise_power == 0 or (
         sqnr is not None and sqnr >= least_sqnr_db and not constant
@@ -337,7 +335,6 @@ def _compare(
         sqnr_db=sqnr,
         max_abs=max_abs,
         scale=scale,
-        cosine=product / norms if norms else None,
         constant=constant,
         faithful=faithful,
         differing=differing,

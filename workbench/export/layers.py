@@ -286,8 +286,7 @@ def _outline_method(plan: dict[str, Any]) -> Method:
             instructions.append(_outline_delegate(delegate, tensors(call["args"]), values))
         else:
             instructions.append(Instruction(_KINDS.get(kind, "unknown")))
-    arenas = tuple(plan["non_const_buffer_sizes"][1:])
-    return Method(plan["name"], tuple(instructions), values, arenas)
+    return Method(plan["name"], tuple(instructions), values)
 
 
 def _outline_delegate(
@@ -323,13 +322,11 @@ def _kernel_costs(
 
 
 def _tensor(tensor: dict[str, Any]) -> Value:
-    scalar, place = str(tensor["scalar_type"]), tensor["allocation_info"]
+    scalar = str(tensor["scalar_type"])
     shape = tuple(tensor["sizes"])
     return Value(
         dtype=DTYPES.get(scalar, scalar.lower()),
         shape=shape,
         size_bytes=math.prod(shape) * WIDTHS.get(scalar, 4),
-        constant=place is None and bool(tensor["data_buffer_idx"]),
-        arena=place["memory_id"] if place else None,
-        offset=place["memory_offset_low"] | place["memory_offset_high"] << 32 if place else None,
+        constant=tensor["allocation_info"] is None and bool(tensor["data_buffer_idx"]),
     )

@@ -74,7 +74,6 @@ class Fidelity:
     sqnr_db: float | None = None
     max_abs: float | None = None
     scale: float | None = None
-    cosine: float | None = None
     constant: bool = False
     faithful: bool | None = None
     differing: float | None = None
@@ -235,8 +234,7 @@ class Export:
         if self.graph:
             half = "with fp16 convolution weights, which ExecuTorch stores as fp32"
             return half if self.dtype == "fp16w" else "as ExecuTorch exports it"
-        earlier = self.options.get("rewritten", "nothing")
-        return "" if earlier == "nothing" else f"rewritten: {earlier}"
+        return ""
 
     @property
     def computed_dtype(self) -> str:

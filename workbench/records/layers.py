@@ -26,14 +26,12 @@ class Origin:
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor of a method; ``arena`` and ``offset`` are where the memory planner put it."""
+    """A tensor of a method."""
 
     dtype: str
     shape: tuple[int, ...]
     size_bytes: int
     constant: bool = False
-    arena: int | None = None
-    offset: int | None = None
 
 
 @dataclass(frozen=True)
@@ -115,7 +113,6 @@ class Method:
     name: str
     instructions: tuple[Instruction, ...]
     values: dict[int, Value]
-    arena_bytes: tuple[int, ...]
     origins: tuple[Origin, ...] = ()
     modules: dict[str, str] = field(default_factory=dict)
 

@@ -61,8 +61,8 @@ class Phase:
 class Experiment:
     """One way to run a program, of the plan's the one named ``program``, in the one ``phase``.
 
-    ``isa`` is an ISA level; ``runner`` is ``wheel`` (the native runner), another runtime, or the
-    path of an ``executor_runner`` that another tool ran.
+    ``isa`` is an ISA level; ``runner`` is ``wheel`` (the native runner), another runtime, or empty
+    where another tool ran it.
     """
 
     name: str
@@ -182,8 +182,8 @@ class Batch:
 class Session:
     """One runner process and its measurements; ``clock`` is what an iteration's time includes.
 
-    ``core`` is the core it was pinned to, or None. Custom runners have no batches: their latencies
-    are those in the ETDump after the first ``skipped`` ones (warm-up).
+    ``core`` is the core it was pinned to, or None. Those of other tools have no batches: their
+    latencies are those in the ETDump after the first ``skipped`` ones (warm-up).
     """
 
     experiment: str

@@ -114,7 +114,7 @@ def _save_record(path: Path, program: Program, graph: Graph | None) -> None:
     layers, dtype = "", export.dtype
     if graph:
         call = Instruction("delegate", runtime, events=graph.events)
-        method = Method("forward", (call,), {}, (), tuple(graph.operators), graph.modules)
+        method = Method("forward", (call,), {}, tuple(graph.operators), graph.modules)
         layers = store.save_layers(Layers(sha256, (method,)), store.layers_path(path)).name
         dtype = next(name for name, kind in DTYPES.items() if kind == graph.dtype)
     arguments = read_interface(program.path.read_bytes())[0]

@@ -38,9 +38,11 @@ def test_every_byte_of_the_resident_set_is_in_one_row(run):
 
 
 def test_arenas_are_those_of_the_memory_planner(run, conv_pte):
-    (method,) = wb.open_program(conv_pte).layers.methods
+    from executorch.exir._serialize._program import deserialize_pte_binary
+
+    (plan,) = deserialize_pte_binary(conv_pte.read_bytes()).program.execution_plan
     sizes = run.subject.memory.set_index("part")["size_bytes"]
-    assert sizes["arenas"] == sum(method.arena_bytes)
+    assert sizes["arenas"] == sum(plan.non_const_buffer_sizes)
     assert sizes["inputs"] == 4 * 3 * 64 * 64
 
 
