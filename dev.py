@@ -42,7 +42,7 @@ IMPORTED = (
     "torch._inductor torch.onnx torch._numpy networkx executorch.exir executorch.runtime "
     "executorch.backends.xnnpack.partition.xnnpack_partitioner torchao.quantization",
     "pandas matplotlib.pyplot ipykernel.kernelapp workbench.cli workbench.live workbench.workflow "
-    "workbench.report.kernel workbench.explorer.page workbench.plots.views",
+    "workbench.report.kernel workbench.plots.pickers workbench.plots.views",
 )
 #: Seconds for a connection to a package index, and for an answer of all indexes.
 CONNECT_S, ANSWER_S = 3, 15
@@ -254,7 +254,7 @@ def web(_: list[str]) -> int:
     """Bundle the scripts of the explorer with esbuild into one file, which is committed."""
     if not shutil.which("npm"):
         raise SetupFailure("npm is not installed (Debian: apt install npm)")
-    folder = ROOT / "workbench" / "explorer" / "web"
+    folder = ROOT / "workbench" / "plugins" / "explorer" / "web"
     commands = (["npm", "ci", "--no-audit", "--no-fund"], ["npm", "run", "build"])
     return max(subprocess.run(command, cwd=folder).returncode for command in commands)
 

@@ -359,9 +359,12 @@ def open_file(browser):
 @pytest.fixture
 def check_axe():
     """Fails if axe-core finds fault with a page, at a desk by day and on a phone by night."""
-    axe = Path(__file__).parents[1] / "workbench/explorer/web/node_modules/axe-core/axe.min.js"
+    axe = (
+        Path(__file__).parents[1]
+        / "workbench/plugins/explorer/web/node_modules/axe-core/axe.min.js"
+    )
     if not axe.is_file():
-        pytest.skip("axe-core is not installed: `npm ci` in workbench/explorer/web")
+        pytest.skip("axe-core is not installed: `npm ci` in workbench/plugins/explorer/web")
 
     def check(page, views=((1280, "light"), (390, "dark"))):
         page.evaluate(axe.read_text())

@@ -23,9 +23,10 @@ LINKS = ("data", "notebooks")
 MAKERS = {"NamedTuple", "TypedDict", "namedtuple", "make_dataclass"}
 FRAME = "Frame.make"
 #: What tests and plug-ins may import: the package itself and its seam; tests also the command line.
-PUBLIC = ("workbench", "workbench.plugin", "workbench.api", "workbench.graphs", "workbench.jobs")
+PUBLIC = ("workbench", "workbench.plugin", "workbench.api", "workbench.graphs", "workbench.jobs",
+          "workbench.pages")  # fmt: skip
 #: What plug-ins import of the core, beside public names.
-SEAM = ("api", "graphs", "jobs")
+SEAM = ("api", "pages", "graphs", "jobs")
 COMMAND_LINE = {"workbench.cli", "workbench.cli.main", "workbench.cli.workbench"}
 
 

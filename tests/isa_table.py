@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from compiled import NATIVE
 
-from workbench.api import UsageError, unknown_name
+from workbench.api import UsageError
+from workbench.jobs import unknown_name
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
+from needed import needs
 
 import workbench as wb
 
@@ -117,6 +118,7 @@ def test_a_combination_needs_two_runs(names):
         wb.combine_runs(names)
 
 
+@needs("explorer")
 @pytest.mark.whole
 def test_the_command_writes_the_page_and_the_explorer_of_each_run(cli, tmp_path):
     code, out, _ = cli("report", f"{READY}:avx512_off", READY, "--json")

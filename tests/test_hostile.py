@@ -20,6 +20,7 @@ import torch
 from devices import Tools
 from etdump_builder import Block, Profile, build_etdump, repeat_block
 from exporting import slow
+from needed import needs
 
 import workbench as wb
 
@@ -246,6 +247,7 @@ def test_names_are_text_in_markdown_and_on_the_terminal():
     assert error == "a???\ufffd"
 
 
+@needs("explorer")
 @pytest.mark.cases
 def test_pages_have_no_control_characters(tmp_path):
     folder = shutil.copytree(wb.sample_run(), tmp_path / "run")

@@ -2,6 +2,7 @@
 
 import pytest
 from hostile_run import make_hostile
+from needed import needs
 
 import workbench as wb
 
@@ -15,6 +16,7 @@ def hostile(tmp_path_factory):
     return make_hostile(tmp_path_factory.mktemp("hostile") / "run")
 
 
+@needs("explorer")
 def test_report_and_explorer(hostile, open_hostile):
     report, *_ = wb.make_report(hostile)
     open_hostile(report)

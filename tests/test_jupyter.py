@@ -16,6 +16,7 @@ import urllib.request
 import pytest
 import torch
 from mutants import PROGRAM
+from needed import needs
 from processes import wait_for
 
 import workbench as wb
@@ -137,7 +138,7 @@ def test_a_body_that_asks_for_no_file_is_refused(ask, body):
         ("net.pt2", ">Conv2d<"),
         ("net.pt2", "test_jupyter.py:"),
         ("net.pt2", ">896\u00a0B<"),
-        (f"{MARKUP}.etdump", "explorer-data"),
+        pytest.param(f"{MARKUP}.etdump", "explorer-data", marks=needs("explorer")),
     ],
 )
 def test_a_page_is_complete_and_can_request_nothing(ask, path, words):
@@ -184,6 +185,7 @@ def test_other_files_are_refused_in_one_line(ask, path, words):
     assert answer["foreign"] == (path == "other/manifest.json"), "which opens in the editor"
 
 
+@needs("explorer")
 @pytest.mark.whole
 def test_a_run_is_compared_with_another_one(ask):
     status, answer = ask("after/manifest.json", other="before/manifest.json")

@@ -13,13 +13,13 @@ import pandas as pd
 import pytest
 import torch
 from brief import LATENCIES_ALONE
+from explored import read_data
 from needed import needs
 from planned import make_plan
 from recorded import report_text
 
 import workbench as wb
 from workbench.errors import RunnerError, StoreError, UsageError
-from workbench.explorer.data import explorer_data
 from workbench.export.layers import outline_pte, resize
 from workbench.records.exports import Tensor
 from workbench.records.layers import Instruction, Layers, Method, XNode, XValue
@@ -403,7 +403,7 @@ def test_every_method_can_be_a_phase_with_its_own_operators_and_layers(two_metho
     assert decode.operators["operator"].str.contains("index_put").sum() == 1
     assert [m.name for m in decode.sidecar.methods] == ["text_decoder"]
     assert set(run.phases["phase"]) == {"image", "prefill", "decode"}
-    keys = [set(program["keys"]) for program in explorer_data(run)["programs"]]
+    keys = [set(program["keys"]) for program in read_data(run)["programs"]]
     assert keys == [set(image.operators["key"]), set(decode.operators["key"])]
 
 

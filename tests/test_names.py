@@ -69,6 +69,7 @@ def test_runs_without_labels_have_neither_times_nor_paths_as_names(tmp_path):
     assert list(combined.measurements) == ["Ready", "Ready (2)"]
 
 
+@needs("explorer")
 def test_a_note_is_kept_and_shown_and_is_text(tmp_path):
     run = wb.open_run(keep_run(tmp_path, "a", MARKUP))
     run.note(" <i>first</i> ")

@@ -27,8 +27,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import workbench as wb
-from workbench.api import SCHEMA_VERSION, show_progress, to_plain
-from workbench.graphs import lock_device
+from workbench.jobs import SCHEMA_VERSION, lock_device, show_progress, to_plain
 
 THIS_MACHINE = "host"
 
@@ -258,7 +257,7 @@ def test_an_interrupt_is_one_line_also_while_another_job_has_the_machine(shell, 
         raise KeyboardInterrupt
 
     shell.user_ns.update(interrupt=interrupt, lock=lambda: lock_device(THIS_MACHINE, interrupt))
-    shell.run_cell("import workbench as wb; from workbench.api import show_progress")
+    shell.run_cell("import workbench as wb; from workbench.jobs import show_progress")
     with lock_device(THIS_MACHINE):
         thread = threading.Thread(
             target=shell.run_cell, args=("with show_progress(), lock():\n    pass",)

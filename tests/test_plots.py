@@ -10,6 +10,7 @@ import pytest
 from changed_runs import with_record
 from drawn import assert_tidy, words_of
 from matplotlib.colors import to_hex
+from needed import needs
 from recorded import plain, recorded
 
 import workbench as wb
@@ -116,6 +117,7 @@ def test_long_names_of_bars_are_cut_where_they_agree(run):
     assert rows_of(axis) == [m.name for m in run.measurements[:2]]
 
 
+@needs("explorer")
 @pytest.mark.whole
 def test_a_figure_takes_what_leads_to_its_noun_and_refuses_all_else(run, ab):
     wanted = wb.plot_roofline(run.subject).alt_text

@@ -107,11 +107,10 @@ def fail(run):
 def test_what_a_stranger_adds_to_summaries_fails_alone(python, tmp_path):
     write_package(tmp_path, "added", "added:PLUGIN", ADDED)
     code = (
-        "from workbench import plugin\n"
         "run = wb.open_run(wb.sample_run())\n"
-        "summary = plugin.list_shown(run, 'summary')\n"
+        "summary = run.list_shown('summary')\n"
         "print(summary['words'][0], 'lost' in summary)\n"
-        "print(plugin.list_shown(run, 'printed')['Run.words'])"
+        "print(run.list_shown('printed')['Run.words'])"
     )
     done = python(code, tmp_path)
     assert done.stdout == "one thread False\n('one thread', 'mobilenet_v3_small')\n"

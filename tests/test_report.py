@@ -19,6 +19,7 @@ import pandas as pd
 import pytest
 from changed_runs import change_manifest, edit_json
 from explored import read_data
+from needed import needs
 from processes import is_running, wait_for
 from recorded import plain, recorded, report_text
 
@@ -333,6 +334,7 @@ class Page(HTMLParser):
             self.images.append(given)
 
 
+@needs("explorer")
 def test_the_report_is_one_page_that_fetches_nothing(reported):
     text = (reported.path / "report.html").read_text()
     parser = Page()
@@ -366,6 +368,7 @@ def test_the_executed_notebook_is_kept_with_its_parameters(reported):
     assert len(notebook["cells"]) == len(template["cells"]) + 2 * len(sections)
 
 
+@needs("explorer")
 @pytest.mark.whole
 def test_options_of_an_opened_run_reach_its_report(run_dir, write_notebook):
     show = 'print(run_dir, baseline, categories, (run := wb.open_run(run_dir)) and "")'
@@ -495,6 +498,7 @@ def test_a_kernel_that_dies_at_its_start_is_started_once_more(run_dir, write_not
         wb.make_report(run_dir, notebook=path)
 
 
+@needs("explorer")
 @pytest.mark.cases
 def test_a_notebook_that_displays_nothing_has_a_page(cli, run_dir, write_notebook):
     write_notebook("run_dir = ''", "n = 1")

@@ -14,7 +14,7 @@ from recorded import recorded, report_text
 from run_folder import open_made_run
 
 import workbench as wb
-from workbench.api import Trial
+from workbench.jobs import Trial
 
 #: A profile of latencies alone.
 SHORT = ("--runs", "4", "--processes", "2", *LATENCIES_ALONE)

@@ -181,11 +181,11 @@ def test_a_program_is_measured_by_its_button(plain, monkeypatch, capsys):
         patch.setattr("workbench.live.display", displayed.append)
         plain._ipython_display_()
     shown = displayed[-1]
-    assert "Conv2d" in str(shown.shown) and shown.run is None
+    assert "Conv2d" in str(shown.kept) and shown.run is None
     shown.button.click()
     assert shown.run.record.plan.sha256 == plain.sha256
     assert shown.button.description == "Measure again"
-    assert all(words in str(shown.shown) for words in ("quality", "Conv2d"))
+    assert all(words in str(shown.kept) for words in ("quality", "Conv2d"))
 
 
 # A saved program may be a stranger's.

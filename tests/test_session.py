@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import workbench as wb
-from workbench.api import RunnerError, UsageError
-from workbench.jobs import Runner
+from workbench.api import UsageError
+from workbench.jobs import Runner, RunnerError
 
 READY = {
     **{"event": "ready", "runner": "fake", "clock": "none", "traced": True, "isa": "native"},

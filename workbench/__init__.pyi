@@ -7,8 +7,6 @@ from .analysis.open import open_run
 from .analysis.run import Comparison, Measurement, Run
 from .datasets import sample_file, sample_run
 from .errors import WorkbenchError
-from .explorer.page import explore
-from .explorer.widgets import pick, pick_measurements, pick_run
 from .export.artifact import export_model
 from .export.given import rewrite
 from .export.program import Program, open_program
@@ -19,6 +17,7 @@ from .options import ExportOptions, MeasureOptions
 from .plots.breakdown import plot_categories, plot_roofline
 from .plots.changes import plot_shift, plot_speedups
 from .plots.latencies import plot_iterations, plot_latencies
+from .plots.pickers import explore, pick, pick_measurements, pick_run
 from .plots.views import show
 from .report.report import make_report
 from .run.ceilings import measure_roof

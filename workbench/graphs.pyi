@@ -3,7 +3,7 @@ from .analysis.caches import list_caches
 from .analysis.findings.finding import Change
 from .export.constants import add_constant, fake_mode_of
 from .export.dependence import Dependence
-from .export.identity import hash_code, versions
+from .export.identity import versions
 from .export.layers import resize
 from .export.lower import lower_model, walk_quantised
 from .export.lowered import Lowered
@@ -28,23 +28,15 @@ from .export.write import Replacement, Unwritable
 from .models.loader import LoadedModel
 from .models.sources import reason
 from .process import silence
-from .run.locks import lock_device
-from .run.tensor_files import read_output
-from .upstream import (
-    find_eager_function,
-    find_schema,
-    fold_constants,
-    operator_label,
-    tree_leaves,
-    tree_map,
-)
+from .run.sides import Graph
+from .upstream import find_eager_function, find_schema, fold_constants, tree_leaves, tree_map
 
 __all__ = [
-    "PRECISIONS", "PRODUCTS", "VIEWS", "Change", "Dependence", "LoadedModel", "Lowered",
+    "PRECISIONS", "PRODUCTS", "VIEWS", "Change", "Dependence", "Graph", "LoadedModel", "Lowered",
     "Replacement", "TracedModel", "Unwritable", "add_constant", "cut_out", "drop_unused",
     "fake_mode_of", "find_eager_function", "find_rewriter", "find_root", "find_schema",
-    "fold_constants", "function_of", "hash_code", "is_overwritten", "is_pure", "list_aliases",
-    "list_caches", "lock_device", "lower_model", "mark_overwritten", "operator_label",
-    "overwrites", "predict_calls", "read_output", "readers", "reason", "record_values", "resize",
-    "silence", "trace_model", "tree_leaves", "tree_map", "versions", "walk_quantised",
+    "fold_constants", "function_of", "is_overwritten", "is_pure", "list_aliases", "list_caches",
+    "lower_model", "mark_overwritten", "overwrites", "predict_calls", "readers", "reason",
+    "record_values", "resize", "silence", "trace_model", "tree_leaves", "tree_map", "versions",
+    "walk_quantised",
 ]  # fmt: skip

@@ -65,14 +65,15 @@ class Attribute:
     """An attribute, and where it is shown beside notebooks.
 
     ``summary`` is its key in ``analysis_summary.json``, ``explored`` that of a frame of
-    measurements in the data of the explorer; `workbench run` prints the sentences of a ``printed``
-    one.
+    measurements in the data of an explorer; `workbench run` prints the sentences of a ``printed``
+    one. ``page`` is the file of an HTML page, which lies beside the report and is linked there.
     """
 
     reference: str
     summary: str = ""
     explored: str = ""
     printed: bool = False
+    page: str = ""
 
 
 @dataclass(frozen=True)
@@ -272,18 +273,17 @@ def compute_attribute(noun: Any, name: str) -> Any:
     return compute(noun)
 
 
-def list_shown(noun: Any, place: str) -> dict[str, Any]:
-    """What plug-ins add to a noun and show in a place, a field of `Attribute`, by its key there."""
-    owner, values = f"{type(noun).__name__}.", dict[str, Any]()
+def list_shown(place: str) -> dict[str, str]:
+    """The attributes that plug-ins show in a place, a field of `Attribute`, with the key there."""
     parts = [each for plugin in list_plugins().values() for each in plugin.attributes.items()]
-    for name, part in parts:
-        key = getattr(part, place, "")
-        if key and name.startswith(owner):
-            try:
-                values[name if key is True else key] = getattr(noun, name.removeprefix(owner))
-            except Exception as error:  # of a plug-in, which costs itself only
-                warn(name.removeprefix(owner), error, "attribute")
-    return values
+    keys = {name: getattr(part, place, "") for name, part in parts}
+    return {name: name if key is True else key for name, key in keys.items() if key}
+
+
+def import_shown(place: str) -> None:
+    """Import what plug-ins show in a place, before there is a noun."""
+    for name in list_shown(place):
+        find("attributes", name)
 
 
 @cache

@@ -41,7 +41,6 @@ NOTES = "notes.json"
 REPORT_HTML = "report.html"
 REPORT_MD = "report.md"
 REPORT_IPYNB = "report.ipynb"
-EXPLORER_HTML = "explore.html"
 #: Ending of the folder for files about a recording of another tool; with a dot, since a folder
 #: called ``workbench`` would hide the package from Python that is started beside it.
 OUTPUT = ".workbench"

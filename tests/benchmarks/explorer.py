@@ -34,8 +34,8 @@ from typing import Any
 from playwright.sync_api import Browser, sync_playwright
 
 import workbench as wb
-from workbench.explorer.data import explorer_data
-from workbench.explorer.page import fill_page
+from workbench.plugins.explorer.document import explorer_data
+from workbench.plugins.explorer.page import fill_page
 from workbench.records.codec import to_plain
 from workbench.store import load_run, save_run
 

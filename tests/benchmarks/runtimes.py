@@ -83,12 +83,12 @@ theirs = lambda count: timer.timeit(count) / count
 #: Prints our CPU time over theirs for every round: ours, theirs, theirs, ours.
 COMPARE = """
 import gc, os, sys, time, msgspec, numpy as np
-from workbench.plugins.runtimes.serve import RUNTIMES, read_input, time_runs
+from workbench.plugins.runtimes.serve import RUNTIMES, time_runs
 from workbench.run.sides import Settings
 os.sched_setaffinity(0, {{min(os.sched_getaffinity(0))}})
 gc.disable()
 settings = msgspec.json.decode(sys.argv[1], type=Settings)
-arrays = [read_input(tensor) for tensor in settings.inputs]
+arrays = settings.read_inputs()
 run = RUNTIMES[settings.runtime](settings, arrays).run
 ours = lambda count: np.mean(time_runs(run, count)[1]["cpu_ns"]) / 1e9
 {clock}

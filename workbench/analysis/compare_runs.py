@@ -356,7 +356,7 @@ def combine_runs(
         given = (each.subject if isinstance(each, Run) else each for each in measurements)
         opened = [measurements_of[each] if isinstance(each, str) else each for each in given]
         sides = sorted(opened, key=lambda m: m.emulated)
-        measurements = dict(zip(number_equal(name_runs(sides)), sides, strict=True))
+        measurements = dict(zip(name_runs(sides), sides, strict=True))
     if across is not None:
         check_comparable(measurements.values(), across)
     return Comparisons(measurements)
@@ -429,7 +429,7 @@ def suggest_interleaving(pair: Comparison) -> tuple[str, ...]:
 
 def name_pair(baseline: Measurement, candidate: Measurement) -> str:
     """What a comparison is about: the candidate against the baseline, by what they differ in."""
-    before, after = name_runs([baseline, candidate])
+    before, after = _name_runs([baseline, candidate])
     return (
         f"{after} against {before}"
         if before != after
@@ -438,7 +438,12 @@ def name_pair(baseline: Measurement, candidate: Measurement) -> str:
 
 
 def name_runs(measurements: Sequence[Measurement]) -> list[str]:
-    """A short name for each: the labels of their runs, or what they differ in; some may be equal.
+    """A short name for each: the labels of their runs, or what they differ in, or numbers."""
+    return number_equal(_name_runs(measurements))
+
+
+def _name_runs(measurements: Sequence[Measurement]) -> list[str]:
+    """The same without numbers: some may be equal.
 
     Without a label, a run is called as its program is.
     """

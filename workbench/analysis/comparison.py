@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -72,12 +72,18 @@ class Comparison(Noun):
     candidate: Measurement
     label: str = ""
     subject: str = ""
+    #: The outcome where outputs differ.
+    WRONG: ClassVar[str] = emulation.WRONG
 
     def __repr__(self) -> str:
         return f"Comparison({self.text!r})"
 
     def _repr_html_(self) -> str:
         return draw_page(self)
+
+    def explain(self, parts: pd.DataFrame) -> list[str]:
+        """Why inconclusive parts (``frames.COMPARISON``) whose interval excludes 1 show nothing."""
+        return comparison_tables.explain_outcomes(parts)
 
     @property
     def run(self) -> Run:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -534,6 +534,11 @@ class Measurement(Noun):
         """
         rows = self.judged[self.judged["mean_ms"] >= needed.LEAST_PART * self.latency_ms]
         return rows.sort_values("mean_ms", ascending=False, ignore_index=True)
+
+    def list_dtypes(self, names: Iterable[str]) -> list[str]:
+        """In which dtype each operator computes, by its name as logged."""
+        asked = roofline.computed_dtype(self.export)
+        return [roofline.dtype_of(name, asked) for name in names]
 
     @frame_property
     def dtypes(self) -> pd.DataFrame | None:

@@ -26,5 +26,16 @@ class Noun:
             vars(self)[name] = mark_frame(self, value)
             return vars(self)[name]
 
+    def list_shown(self, place: str) -> dict[str, Any]:
+        """What plug-ins add to it and show in a place, a field of `Attribute`, by its key there."""
+        owner, values = f"{type(self).__name__}.", dict[str, Any]()
+        for name, key in plugin.list_shown(place).items():
+            if name.startswith(owner):
+                try:
+                    values[key] = getattr(self, name.removeprefix(owner))
+                except Exception as error:  # of a plug-in, which costs itself only
+                    plugin.warn(name.removeprefix(owner), error, "attribute")
+        return values
+
     def __dir__(self) -> Iterable[str]:
         return [*super().__dir__(), *plugin.attributes_of(type(self).__name__)]

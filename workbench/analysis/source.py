@@ -9,7 +9,6 @@ import pandas as pd
 
 from workbench.analysis.layers import name_layer
 from workbench.analysis.operators import total_runs
-from workbench.analysis.roofline import computed_dtype, dtype_of
 from workbench.analysis.statistics import blocks_of, half_width
 from workbench.frames import SOURCE_LINES
 
@@ -73,7 +72,7 @@ def tabulate_lines(m: Measurement) -> pd.DataFrame:
     table["low_ms"] = (table["mean_ms"] - half).clip(lower=0)
     table["high_ms"] = table["mean_ms"] + half
     work = rows[rows["kind"].isin(["delegated", "portable"])]
-    dtypes = [dtype_of(name, computed_dtype(m.export)) for name in work["operator"]]
+    dtypes = m.list_dtypes(work["operator"])
     parts = work.assign(dtype=dtypes, inside=work["mean_ms"].where(work["kind"] == "delegated", 0))
     parts = parts.groupby("place", sort=False)
     spent = parts["mean_ms"].sum()

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from workbench import plugin
 from workbench.cli.analysis import measure_applied, show_categories
 from workbench.cli.checks import check_request
 from workbench.cli.options import (
@@ -129,7 +128,7 @@ def _summarize(run: Run) -> list[str]:
     return [
         *texts,
         *latencies,
-        *chain.from_iterable(plugin.list_shown(run, "printed").values()),
+        *chain.from_iterable(run.list_shown("printed").values()),
         *dtypes,
         *quality,
     ]

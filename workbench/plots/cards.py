@@ -3,20 +3,18 @@
 import html
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pkgutil import resolve_name
+from typing import Any
 
-from workbench import emulation, wording
+from workbench import emulation, plugin, wording
 from workbench.analysis.findings import text as words
 from workbench.analysis.findings.complete import is_loadable
 from workbench.analysis.findings.finding import Finding
 from workbench.analysis.run import Measurement, Run
-from workbench.plots.tables import Table, join_tables, show_note, to_html, to_markdown
+from workbench.plots.tables import Table, join_tables, show_note, to_html, to_markdown, typeset
 from workbench.progress import is_interactive
 
 #: Findings of a list, and how many of these are cards.
 TOP_FINDINGS, TOP_CARDS = 8, 3
-#: What shows findings in a live notebook: a reference, because it imports widgets.
-_LIVE = "workbench.explorer.cards:FindingCards"
 _CARDS = "display:grid;grid-template-columns:repeat(auto-fit,minmax(min(20em,100%),1fr));"
 _CARDS += "gap:12px;padding:0"
 _CARD = "list-style:none;border:1px solid #8886;border-radius:8px;padding:12px 16px;min-width:0;"
@@ -34,10 +32,11 @@ class Cards(Table):
     def _ipython_display_(self) -> None:
         if not (self.run and is_interactive() and any(f.is_option for f in self.findings)):
             raise NotImplementedError  # it is shown as any other table
-        if not is_loadable(self.run.subject):  # as a module of another process
+        make = plugin.find("attributes", "workbench.FindingCards")
+        if not make or not is_loadable(self.run.subject):  # as a module of another process
             raise NotImplementedError
-        widget = resolve_name(_LIVE)(self.findings, self.run, self, self.notes)
-        widget._ipython_display_()
+        cards = [(finding, show_card(finding).html) for finding in self.findings]
+        make(self.run, cards, self, self.notes)._ipython_display_()
 
 
 def show_cards(
@@ -85,3 +84,15 @@ def show_card(finding: Finding) -> Table:
     if hint:
         markdown += "`` " + hint.replace("`", "'") + " `` "
     return Table(page, f'{markdown}Evidence: "{finding.heading}".')
+
+
+def outline_finding(finding: Finding, rank: int) -> dict[str, Any]:
+    """A finding as what the script of a page draws: its facts, and the texts of a card."""
+    return {
+        **words.to_record(finding, rank),
+        "title": words.describe_cause(finding),
+        "gain": typeset(words.describe_gain(finding)),
+        "where": words.describe_place(finding),
+        "tried": words.describe_trial(finding),
+        "hint": words.write_hint(finding),
+    }

@@ -7,7 +7,7 @@ from workbench.analysis.findings.text import describe_outcome
 from workbench.analysis.measurement import Measurement
 from workbench.analysis.potential import Potential
 from workbench.plots.bars import draw_chips, draw_shares
-from workbench.plots.tables import Table, show_note, to_html, to_markdown
+from workbench.plots.tables import Table, show_note, to_html, to_markdown, typeset
 from workbench.wording import format_range, format_ratio
 
 _TITLE = "What you could gain"
@@ -25,6 +25,11 @@ class Bar(NamedTuple):
     texts: list[str]
     shares: dict[str, float]
     colors: dict[str, str]
+
+    @property
+    def plain(self) -> list[str]:
+        """The sentences as a page shows them, without markup."""
+        return [typeset(text).replace("`", "") for text in self.texts]
 
 
 def outline_gain(m: Measurement) -> Bar | None:

@@ -11,7 +11,6 @@ from workbench.analysis.findings import text as words
 from workbench.analysis.findings.finding import Finding
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.analysis.use import describe_use
-from workbench.names import number_equal
 from workbench.plots.bars import show_bars
 from workbench.plots.gain import show_gain
 from workbench.plots.tables import Table, show_note, to_html, to_markdown
@@ -120,7 +119,7 @@ def _draw_sides(sides: Sequence[Measurement]) -> Table:
     """The bar of each side under its latency; the latencies alone where nothing was traced."""
     labels = [m.label for m in sides]
     if len(set(labels)) < len(labels):  # of two runs
-        labels = number_equal(name_runs(sides))
+        labels = name_runs(sides)
     if all(m.sessions for m in sides):
         return show_bars(dict(zip(labels, sides, strict=True)))
     latencies = (describe_latency(m.statistics) for m in sides)

@@ -35,11 +35,12 @@ UNSPLIT_COLOR = "#D4D4D4"  #: For what belongs to no single category.
 class Ink:
     """The colours of figures; on a dark page, others are in their place.
 
-    ``SERIES`` are for experiments and samples of them, from Paul Tol's muted palette, apart from
-    the categories'; ``FASTER`` and ``SLOWER`` for differences that were shown; ``PLAIN`` for bars
-    of a whole inference or of one operator.
+    ``CATEGORIES`` are in the order of every legend. ``SERIES`` are for experiments and samples of
+    them, from Paul Tol's muted palette, apart from the categories'; ``FASTER`` and ``SLOWER`` for
+    differences that were shown; ``PLAIN`` for bars of a whole inference or of one operator.
     """
 
+    CATEGORIES = COLORS
     SERIES = ("#332288", "#CC6677", "#999933", "#882255", "#AA4499", "#6E5A4B", "#DDAA33")
     FASTER, SLOWER = "#2455C3", "#D95F0E"
     PLAIN = "#4D4D4D"

@@ -110,6 +110,11 @@ class VStack:
             display(part)
 
     @property
+    def html(self) -> str:
+        """Its parts as HTML."""
+        return "".join(map(to_page, self.parts))
+
+    @property
     def _texts(self) -> list[object]:
         return [part for part in self.parts if not hasattr(part, "savefig")]
 
@@ -120,6 +125,15 @@ class VStack:
 
     def __str__(self) -> str:
         return "\n\n".join(map(str, self._texts))
+
+
+def to_page(content: object) -> str:
+    """As HTML what a cell shows."""
+    if isinstance(content, VStack):
+        return content.html
+    if hasattr(content, "_repr_html_"):
+        return str(content._repr_html_())
+    return "" if content is None else f"<pre>{html.escape(str(content))}</pre>"
 
 
 def _stack(parts: Iterable[tuple[str | Grid, ...]]) -> tuple[str | Grid, ...]:

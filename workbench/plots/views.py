@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from workbench import emulation, plugin, wording
-from workbench.analysis.comparison_tables import explain_outcomes
 from workbench.analysis.describe import NO_PROGRAM
 from workbench.analysis.dtypes import describe_dtypes
 from workbench.analysis.exports import compare_exports, list_partition
@@ -247,7 +246,7 @@ def _speedups(ab: Comparison, top: int) -> Iterator[Part]:
         tables["layers"] = ab.layers
     what, parts = [*tables.items()][-1]
     columns = ["name", "baseline_ms", "candidate_ms", "speedup", "low", "high", "outcome"]
-    reasons = pd.Series(explain_outcomes(parts), parts.index, dtype=object)
+    reasons = pd.Series(ab.explain(parts), parts.index, dtype=object)
     parts = parts.assign(outcome=parts["outcome"] + reasons.map(lambda why: why and f" ({why})"))
     yield plot_speedups(ab)
     yield show_table(parts, columns, top=top, caption=f"{what.capitalize()}, largest change first")
@@ -313,19 +312,12 @@ def _code(ab: Comparison, top: int) -> Iterator[Part]:
         yield explain_lack(ab.run.record)
         return
     table = pd.DataFrame({"experiment": name_sides(ab), "samples": proof.samples})
-    table["code"] = [list_classes(shares) for shares in (proof.before, proof.after)]
+    table["code"] = proof.classes
     table["share"] = [proof.vanished, proof.appeared]
     least = wording.format_share(proof.noticed, 1)
     caption = f"Machine code: {proof.outcome}; share: samples in functions that the other side did "
     caption += f"not run, {least} or more would have shown"
     yield show_table(emulation.mark_emulated(table) if ab.emulated else table, caption=caption)
-
-
-def list_classes(shares: dict[str, float]) -> str:
-    """The two most frequent classes of machine code, with their share of the samples."""
-    return ", ".join(
-        f"{wording.format_share(share)} {code}" for code, share in [*shares.items()][:2]
-    )
 
 
 def _kernels(ab: Comparison, top: int) -> Iterator[Part]:

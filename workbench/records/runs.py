@@ -9,6 +9,7 @@ from workbench.errors import StoreError
 from workbench.options import RUNTIMES
 from workbench.records.codec import SCHEMA_VERSION
 from workbench.records.exports import Export, Tensor
+from workbench.wording import format_share
 
 #: What an iteration's time includes where the trace is the only source of times.
 TRACED_CLOCK = "Method::execute in the ETDump (traced)"
@@ -465,3 +466,12 @@ class Proof:
     samples: tuple[int, int]
     before: dict[str, float]
     after: dict[str, float]
+
+    @property
+    def classes(self) -> tuple[str, str]:
+        """The two most frequent classes of both sides, with their shares of the samples."""
+        return _name_classes(self.before), _name_classes(self.after)
+
+
+def _name_classes(shares: dict[str, float]) -> str:
+    return ", ".join(f"{format_share(share)} {code}" for code, share in [*shares.items()][:2])

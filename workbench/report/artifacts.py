@@ -21,7 +21,6 @@ from workbench.plots.tables import to_markdown
 from workbench.records.codec import to_document, to_plain
 from workbench.records.runs import kit_result
 from workbench.store import (
-    EXPLORER_HTML,
     METRICS,
     REPORT_MD,
     SUMMARY,
@@ -42,21 +41,26 @@ _RUN_FIELDS = (
 )
 
 
-def write_explorer(names: dict[str, Any]) -> None:
-    """Write ``explore.html`` of the run that a notebook shows, and display what it is called."""
-    from IPython.display import display
+def write_pages(run: Run) -> list[str]:
+    """Write the pages of a run that plug-ins add beside its report; returns their names."""
+    pages = {name: page for name, page in run.list_shown("page").items() if page}
+    for name, page in pages.items():
+        atomic_write(run.output / name, page)
+    return [*pages]
 
-    from workbench.explorer.page import explorer_page
+
+def finish_report(names: dict[str, Any]) -> None:
+    """Write the pages of the run that a notebook shows, and display what all is called."""
+    from IPython.display import display
 
     path = Path(names["run_dir"])
     runs = (value for value in names.values() if isinstance(value, Run))
     run = next((run for run in runs if run.path == path), None) or open_run(path)
-    atomic_write(run.output / EXPLORER_HTML, explorer_page(run))
     programs = ", ".join(program.stem for program in run.record.plan.all_programs)
     title = " and ".join(dict.fromkeys(p.model for p in run.record.plan.all_programs))
     title = run.record.plan.label or title
     names = {"programs": programs, "title": title, "stem": run.record.plan.stem}
-    display({"application/json": names}, raw=True)
+    display({"application/json": names | {"pages": write_pages(run)}}, raw=True)
 
 
 def write_artifacts(run: Run, *, whole: bool = False) -> list[Path]:
@@ -211,7 +215,7 @@ def summarize_analysis(run: Run) -> Document:
         "checks": run.checks,
         "categories": run.scheme.label,
         "quality": _quality(run) | {"criteria": run.quality, "readings": run.record.readings},
-        **plugin.list_shown(run, "summary"),
+        **run.list_shown("summary"),
     }
 
 

@@ -1,8 +1,7 @@
 """One page of several measurements: other platforms, or other versions of a model."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -20,8 +19,6 @@ from workbench.analysis.operators import name_function
 from workbench.analysis.resources import SUMMARY
 from workbench.analysis.run import Measurement
 from workbench.emulation import EMULATED
-from workbench.errors import StoreError
-from workbench.explorer.page import explorer_page
 from workbench.plots.bars import show_bars
 from workbench.plots.tables import (
     Table,
@@ -37,7 +34,6 @@ from workbench.store import atomic_write, safe_name
 from workbench.wording import plural
 
 PAGE, MARKDOWN = "combined_report.html", "combined_report.md"
-EXPLORER = "explore_{}.html"
 SUMMARY_JSON, SUMMARY_MD = "combined_pipeline_summary.json", "combined_pipeline_summary.md"
 #: Layers in the tables.
 TOP = 20
@@ -57,7 +53,7 @@ def write_combined(
     title = f"{' and '.join(others[:_NAMED])}{' ...' * (len(others) > _NAMED)} against {first}"
     if not all(model in title for model in several.models):
         title = f"{', '.join(several.models)}: {title}"
-    explorers, links = _write_explorers(several)
+    pages, links = _write_pages(several)
     sections = list(describe_combined(several, links))
     names = ("models", "runs", "latencies", "layers", "problem")
     files = {
@@ -65,23 +61,30 @@ def write_combined(
         MARKDOWN: render_markdown(title, sections),
         SUMMARY_JSON: to_document({name: getattr(several, name) for name in names}),
         SUMMARY_MD: render_markdown(title, [section for section in sections if section.brief]),
-        **explorers,
+        **pages,
     }
     return [atomic_write(folder / name, text) for name, text in files.items()]
 
 
-def _write_explorers(several: Comparisons) -> tuple[dict[str, str], dict[str, str]]:
-    """The explorer of each run that was traced, by its file; and these files by measurement."""
-    pages, links, files = dict[str, str](), dict[str, str](), dict[Path, str]()
+def _write_pages(several: Comparisons) -> tuple[dict[str, str], dict[str, str]]:
+    """The pages of each run that plug-ins add, by their files; and the first by measurement."""
+    pages, links, files = dict[str, str](), dict[str, str](), dict[Path, list[str]]()
     for name, m in several.measurements.items():
-        stem = safe_name(name)
-        stem = f"{stem}-{len(files)}" if EXPLORER.format(stem) in files.values() else stem
-        file = files.setdefault(m.run.path, EXPLORER.format(stem))
-        if file not in pages:
-            with suppress(StoreError):  # a side has no trace
-                pages[file] = explorer_page(m.run)
-        links |= {name: file} if file in pages else {}
+        if m.run.path not in files:
+            shown = m.run.list_shown("page").items()
+            named = {_name_page(file, name, pages): page for file, page in shown if page}
+            files[m.run.path] = [*named]
+            pages |= named
+        if files[m.run.path]:
+            links[name] = files[m.run.path][0]
     return pages, links
+
+
+def _name_page(file: str, name: str, pages: Collection[str]) -> str:
+    """The file of a page of a measurement's run: ``explore_NAME.html``, with a number if taken."""
+    stem, ending = Path(file).stem, Path(file).suffix
+    wanted = f"{stem}_{safe_name(name)}{ending}"
+    return wanted if wanted not in pages else f"{stem}_{safe_name(name)}-{len(pages)}{ending}"
 
 
 def _list_ratios(several: Comparisons) -> dict[str, float]:

@@ -29,7 +29,6 @@ from workbench.analysis.run import Comparison, Measurement
 from workbench.emulation import WRONG
 from workbench.errors import WorkbenchError, printable
 from workbench.frames import GATE_ROWS
-from workbench.names import number_equal
 from workbench.plots.tables import show_aligned, show_table
 from workbench.store import atomic_write
 from workbench.wording import format_range, format_ratio
@@ -149,7 +148,7 @@ def _find_sides(names: Sequence[str], categories: str | Path) -> tuple[str, dict
     if len(names) > 2:
         return "", measurements
     before, after = measurements.values()
-    labels = number_equal(name_runs([before, after]))
+    labels = name_runs([before, after])
     return name_pair(before, after), dict(zip(labels, (before, after), strict=True))
 
 

@@ -38,7 +38,8 @@ START_LIMIT_S, CELL_LIMIT_S = 120, 1800
 #: A kernel without its debugger, which takes half a second to import, and without a history. It has
 #: imported what a report needs when it is ready: it may be started before there is a run.
 LAUNCH = "import sys; sys.modules['debugpy'] = None; "
-LAUNCH += "import workbench.explorer.page, workbench.plots.views, workbench.report.artifacts; "
+LAUNCH += "import workbench.plots.views, workbench.report.artifacts, workbench.plugin; "
+LAUNCH += "workbench.plugin.import_shown('page'); "
 LAUNCH += "from ipykernel.kernelapp import launch_new_instance as launch; launch()"
 COMMAND = [sys.executable, "-P", "-c", LAUNCH, "-f", "{connection_file}"]
 COMMAND += ["--HistoryManager.enabled=False"]

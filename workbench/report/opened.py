@@ -6,7 +6,7 @@ from typing import Any
 
 from workbench.analysis.compare_runs import compare
 from workbench.analysis.open import open_run
-from workbench.explorer.page import explorer_page
+from workbench.analysis.run import Comparison, Run
 from workbench.export.program import open_program
 from workbench.models.registry import list_model_classes
 from workbench.plots.map import map_exported, map_source
@@ -44,6 +44,8 @@ def make_page(view: str, path: Path, *others: Path) -> str:
     if view == "report":
         return make_report(source)[0].read_text()
     run = open_run(source)
+    shown: Run | Comparison = run
     if before:  # another device is another question, which the command line answers
-        return explorer_page(compare(open_run(before[0]), run, across=("program", "build")))
-    return explorer_page(run)
+        shown = compare(open_run(before[0]), run, across=("program", "build"))
+    pages = filter(None, shown.list_shown("page").values())
+    return next(pages, "") or render_html(path.name, [Section("", items=[show(shown, "overview")])])

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from workbench.report.kernel import Kernel
 
 #: What runs in the kernel after the notebook, which has the run open.
-CLOSING = "from workbench.report.artifacts import write_explorer\nwrite_explorer(globals())"
+CLOSING = "from workbench.report.artifacts import finish_report\nfinish_report(globals())"
 #: The notebook of reports, and under what papermill's metadata have the SHA-256 of one.
 DEFAULT, TEMPLATE = "16_report.ipynb", "input_sha256"
-EXPLORER_LINK = "Explore this run interactively"
+PAGE_LINK = "Explore this run interactively"
 
 
 @contextlib.contextmanager
@@ -79,8 +79,8 @@ def make_report(
 
     The notebook is kept with its results as ``report.ipynb``; ``report.html`` and ``report.md``
     show it without code, and its brief sections become ``<stem>_pipeline_summary.md``. The report
-    links to ``explore.html``, which shows the run interactively. Returns the page, the Markdown and
-    the executed notebook.
+    links to the pages that plug-ins add, such as ``explore.html``. Returns the page, the Markdown
+    and the executed notebook.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ def _execute(
     template: Path, values: Mapping[str, object], folder: Path, kernel: Kernel | None,
     progress: Progress,
 ) -> tuple[NotebookNode, dict[str, Any]]:  # fmt: skip
-    """A notebook with its results, and what the explorer that it leaves is called."""
+    """A notebook with its results, and what `finish_report` displays."""
     try:
         from workbench.report.kernel import run_notebook
     except ModuleNotFoundError as error:
@@ -135,24 +135,28 @@ def _execute(
 
 
 def _write_report(
-    folder: Path, executed: NotebookNode, names: Mapping[str, str], *, own: bool
+    folder: Path, executed: NotebookNode, names: Mapping[str, Any], *, own: bool
 ) -> tuple[Path, Path, Path]:
     """Write the page, the Markdown and its summary, and the executed notebook.
 
-    ``names`` are what `write_explorer` displays. The title takes the place of that of the
+    ``names`` are what `finish_report` displays. The title takes the place of that of the
     package's notebook, unless the notebook is the user's own.
     """
     first, *others = read_sections(executed) or [Section("")]
-    href, code = f'href="{store.EXPLORER_HTML}"', f"<code>{store.EXPLORER_HTML}</code>"
-    link = Table(f"<a {href}>{EXPLORER_LINK}</a>", f"[{EXPLORER_LINK}]({store.EXPLORER_HTML})")
+    links = [
+        Table(f'<a href="{file}">{PAGE_LINK}</a>', f"[{PAGE_LINK}]({file})")
+        for file in names["pages"]
+    ]
     title = f"{names['title']}: {(own and first.heading) or 'where the time goes'}"
     text = first.text if own else ""
-    sections = [replace(first, heading="", text=text, items=[*first.items, link]), *others]
+    sections = [replace(first, heading="", text=text, items=[*first.items, *links]), *others]
     brief = render_markdown(title, [section for section in sections if section.brief])
     store.atomic_write(folder / f"{names['stem']}_pipeline_summary.md", brief)
     page = render_html(title, sections, names["programs"])
+    for file in names["pages"]:
+        page = page.replace(f"<code>{file}</code>", f'<a href="{file}"><code>{file}</code></a>')
     texts = {
-        store.REPORT_HTML: page.replace(code, f"<a {href}>{code}</a>"),
+        store.REPORT_HTML: page,
         store.REPORT_MD: render_markdown(title, sections),
         store.REPORT_IPYNB: json.dumps(executed, indent=1, ensure_ascii=False),
     }

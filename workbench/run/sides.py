@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
+import numpy as np
 
 from workbench import plugin, store
 from workbench.errors import WorkbenchError, unknown_name
@@ -21,6 +22,8 @@ from workbench.options import RUNTIMES, Progress
 from workbench.process import silence
 from workbench.records.exports import Tensor
 from workbench.records.layers import Instruction, Layers, Method, Origin
+from workbench.run.tensor_files import read_output
+from workbench.upstream import operator_label
 
 if TYPE_CHECKING:
     from torch.fx import Node
@@ -66,6 +69,16 @@ class Settings:
     cpus: tuple[int, ...] = ()
     traced: bool = False
 
+    def read_inputs(self) -> list[np.ndarray]:
+        """The inputs, each laid out in memory as the program takes it; bfloat16 as float32."""
+        arrays = []
+        for tensor in self.inputs:
+            order = tensor.dim_order or tuple(range(len(tensor.shape)))
+            flat = read_output(Path(tensor.file), tensor.dtype)
+            stored = flat.reshape([tensor.shape[dimension] for dimension in order])
+            arrays.append(stored.transpose(np.argsort(order)))
+        return arrays
+
 
 @dataclass
 class Graph:
@@ -97,6 +110,11 @@ class Graph:
         self.modules |= classes
         self.operators.append(make_origin(name, kind, classes, self._sources.add(trace)))
         return len(self.operators) - 1
+
+    @staticmethod
+    def label(node: Node) -> str:
+        """What a trace calls the operator of a node, such as ``conv2d (conv2d_3)``."""
+        return f"{operator_label(node.target)} ({node.name})"
 
     def add_node(self, node: Node) -> int:
         """Add the operator of a node of PyTorch's graph; returns its number."""

@@ -14,10 +14,10 @@ from needed import needs
 
 import workbench as wb
 from workbench.analysis.findings.text import list_code
-from workbench.explorer.cards import FindingCards
 from workbench.export.rewriter import find_rewriter
 from workbench.export.traced import trace_model
 from workbench.export.write import Unwritable
+from workbench.plugins.apply.cards import FindingCards
 from workbench.plugins.apply.edit import write_edit
 
 #: A network with parts that have remedies: of lines that map to them, and of others.
@@ -223,9 +223,10 @@ def cards(monkeypatch):
     """What a live notebook shows of the findings of a recorded run, and what it keeps of that."""
     kept, run = [], wb.open_run(wb.sample_run("AsTrained"))
     monkeypatch.setenv("WORKBENCH_WIDGETS", "1")
-    monkeypatch.setattr("workbench.explorer.cards.show_widget", lambda *shown: kept.append)
+    monkeypatch.setattr("workbench.plots.widgets._show_widget", lambda *shown: kept.append)
     shown = wb.show(run, "findings")
-    widget = FindingCards(shown.findings, run, shown, shown.notes)
+    cards = [(finding, finding.cause) for finding in shown.findings]
+    widget = FindingCards(run, cards, shown, shown.notes)
     widget._ipython_display_()
     return widget, kept
 
@@ -252,7 +253,7 @@ def test_a_button_applies_a_finding_and_its_bars_stay(cards, monkeypatch):
     page = press(widget, name)
     assert asked == [name] and widget.applied == [applied]
     assert page.count('role="img"') == 2 and "faster" in page
-    assert page in str(kept[-1].parts[-1].html) and not widget.buttons[name].disabled
+    assert page in kept[-1].html and not widget.buttons[name].disabled
 
 
 @needs("remedies")

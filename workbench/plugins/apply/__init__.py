@@ -2,4 +2,9 @@
 
 from workbench.api import Plugin
 
-PLUGIN = Plugin(attributes={"workbench.apply_remedies": f"{__name__}.apply:apply_remedies"})
+PLUGIN = Plugin(
+    attributes={
+        "workbench.apply_remedies": f"{__name__}.apply:apply_remedies",
+        "workbench.FindingCards": f"{__name__}.cards:FindingCards",
+    }
+)

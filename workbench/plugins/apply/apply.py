@@ -19,9 +19,17 @@ from workbench import (
     export_model,
     profile,
 )
-from workbench.api import Applied, Finding, Progress, Trial, UsageError, show_progress, unknown_name
+from workbench.api import Finding, UsageError
 from workbench.graphs import PRECISIONS, reason, silence
-from workbench.jobs import LONGEST_LABEL, REWRITES
+from workbench.jobs import (
+    LONGEST_LABEL,
+    REWRITES,
+    Applied,
+    Progress,
+    Trial,
+    show_progress,
+    unknown_name,
+)
 
 _log = logging.getLogger(__name__)
 #: In place of an id: all findings whose remedies were shown to help.

@@ -20,19 +20,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench import WorkbenchError, export_model, find_runner, make_report, open_run
-from workbench.api import (
-    Progress,
-    UsageError,
-    atomic_write,
-    safe_name,
-    silent,
-)
-from workbench.graphs import lock_device, versions
+from workbench.api import UsageError
+from workbench.graphs import versions
 from workbench.jobs import (
+    Progress,
+    atomic_write,
     check_toggle,
     device_behind,
     is_reported,
+    lock_device,
     lock_folder,
+    safe_name,
+    silent,
     write_artifacts,
 )
 from workbench.plugins.batch.matrix import HOST, Cell, Matrix, plan_cells, read_matrix, select_cells

@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from workbench import Run, open_run
-from workbench.api import Table, show_note, to_plain
+from workbench.api import Table
+from workbench.jobs import to_plain
+from workbench.pages import show_note
 from workbench.plugins.batch.matrix import Cell, Matrix
 from workbench.plugins.batch.page import Portfolio, list_rows, render_index
 

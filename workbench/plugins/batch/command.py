@@ -5,7 +5,9 @@ from pathlib import Path
 
 import click
 
-from workbench.api import EXISTING, Output, command, plural, show_progress
+from workbench.api import Output, command
+from workbench.jobs import EXISTING, show_progress
+from workbench.pages import plural
 
 
 @command()

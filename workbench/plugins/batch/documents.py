@@ -4,7 +4,7 @@ from dataclasses import fields
 from typing import Any, get_args, get_type_hints
 
 from workbench import ExportOptions, MeasureOptions
-from workbench.api import Document
+from workbench.jobs import Document
 
 key, WORDS = Document.key, Document.WORDS
 

@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from workbench import ExportOptions, MeasureOptions, Program, list_models, open_program
-from workbench.api import (
-    UsageError,
+from workbench.api import UsageError
+from workbench.jobs import (
     check_request,
     load_record,
+    parse_name,
     safe_name,
     structure,
     unknown_name,
 )
-from workbench.jobs import parse_name
 from workbench.plugins.batch.documents import EXPORT_KEYS, LISTS, MEASURE_KEYS
 
 HOST = "host"

@@ -13,20 +13,16 @@ from typing import Any
 import pandas as pd
 
 from workbench import Measurement, Run, WorkbenchError
-from workbench.api import (
+from workbench.jobs import (
     SCHEMA_VERSION,
     atomic_write,
-    format_ratio,
+    is_reported,
     load_record,
     to_csv,
     to_json,
     to_plain,
 )
-from workbench.jobs import (
-    abridge_gain,
-    is_reported,
-    render_page,
-)
+from workbench.pages import abridge_gain, format_ratio, render_page
 from workbench.plugins.batch.matrix import Cell, Matrix
 
 PORTFOLIO, TABLE, INDEX = "portfolio.json", "portfolio.csv", "index.html"

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import click
 
-from workbench.api import EXISTING, Output, command
+from workbench.api import Output, command
+from workbench.jobs import EXISTING
 
 
 @command("trace")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from workbench.api import atomic_write
+from workbench.jobs import atomic_write
 
 # Columns that become arguments of a slice: where they are not -1; of a leaf, if the frame has them.
 _NUMBERS = ("run", "instruction", "delegate_id")

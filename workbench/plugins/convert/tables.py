@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from workbench.api import TRACING, atomic_write, to_csv
+from workbench.jobs import atomic_write, to_csv
+from workbench.pages import TRACING
 
 #: XNNPACK numbers operators of one name: ``Add (ND) #3``.
 _ORDINAL = re.compile(r" #\d+\Z")

@@ -6,7 +6,8 @@ import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from workbench.api import UsageError, unknown_name
+from workbench.api import UsageError
+from workbench.jobs import unknown_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -93,7 +94,7 @@ def _name_side(path: Path) -> str:
 
 def _tabulate_spans(events: pd.DataFrame, etdump: Path) -> pd.DataFrame:
     """The spans of a trace with label, layer, source line and shapes of their operators."""
-    from workbench.api import label_operators, tabulate_spans
+    from workbench.pages import label_operators, tabulate_spans
 
     spans = tabulate_spans(events)
     operators = spans[spans["key"].notna()].drop_duplicates("key")[["key", "name"]].astype(object)

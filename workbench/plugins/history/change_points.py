@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from workbench import WorkbenchError
-from workbench.api import Speedup
+from workbench.pages import Speedup
 from workbench.plugins.history.frames import CHANGES
 
 #: Penalty of a further change point, in variances times the logarithm of the number of runs. At

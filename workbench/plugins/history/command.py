@@ -5,8 +5,8 @@ from pathlib import Path
 
 import click
 
-from workbench.api import EXISTING, Output, UsageError, command, unknown_name
-from workbench.jobs import with_limits
+from workbench.api import Output, UsageError, command
+from workbench.jobs import EXISTING, unknown_name, with_limits
 
 #: Formats of the figure.
 FORMATS = ("pdf", "png", "svg")
@@ -35,7 +35,7 @@ def history(
     kind = figure.suffix.removeprefix(".").lower() if figure else ""
     if figure and kind not in FORMATS:
         raise unknown_name("format", kind, FORMATS, where=figure)
-    from workbench.api import atomic_write, to_csv
+    from workbench.jobs import atomic_write, to_csv
     from workbench.plugins.history.read import read_history
 
     past = read_history(roots or (Path(),))

@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.dates import AutoDateLocator, DateFormatter, date2num
 
-from workbench.api import Chart, Ink, draws
+from workbench.pages import Chart, Ink, draws
 
 MOST_PANELS = 8  #: Panels of one figure: the lines that changed, then those with the most runs.
 _FEW_DAYS = 4  #: A history shorter than this has times of day on its axis, too.

@@ -13,14 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from workbench import Measurement, Run, WorkbenchError, open_run
-from workbench.api import (
-    WRONG,
-    Table,
-    UsageError,
-    plural,
-    show_table,
-)
+from workbench import Comparison, Measurement, Run, WorkbenchError, open_run
+from workbench.api import Table, UsageError, show_table
+from workbench.pages import plural
 from workbench.plugins.history.change_points import find_changes
 from workbench.plugins.history.frames import HISTORY, RESOURCES
 
@@ -49,7 +44,7 @@ class History:
             line=range(1, len(last) + 1),
             runs=self.rows["line"].value_counts().reindex(last.index),
             latest=last["run"],
-            change=outcome.fillna("none").mask(last["problem"] != "", WRONG),
+            change=outcome.fillna("none").mask(last["problem"] != "", Comparison.WRONG),
         )
         columns = ["line", "program", "experiment", "threads", "device", "runs", "latest"]
         resources = [name for name in RESOURCES if lines[name].notna().any()]

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from workbench import EagerModelBase, ExportOptions, WorkbenchError
-from workbench.api import UsageError, load_record, unknown_name
-from workbench.jobs import list_llm_transforms
+from workbench.api import UsageError
+from workbench.jobs import list_llm_transforms, load_record, unknown_name
 
 #: Sizes of published models, as upstream's ``params.json`` has them.
 PRESETS: dict[str, dict[str, Any]] = {

@@ -5,7 +5,8 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 from workbench import Measurement
-from workbench.api import Finding, Gain, Rule, format_size
+from workbench.api import Finding, Gain, Rule
+from workbench.pages import format_size
 from workbench.plugins.memory.activations import activation_bytes
 
 _CONCATENATIONS = ("Concatenate2", "Concatenate3", "Concatenate4", "Concatenate5")

@@ -7,7 +7,7 @@ from typing import Any
 import pandas as pd
 
 from workbench import Measurement
-from workbench.api import half_width
+from workbench.pages import half_width
 from workbench.plugins.memory.frames import COLD_START, FILE_PARTS, MEMORY
 
 _MOST_DELEGATES = 6  #: More of them are one row.

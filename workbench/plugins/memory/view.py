@@ -6,13 +6,14 @@ from typing import Any
 import pandas as pd
 
 from workbench import Run, plot_speedups
-from workbench.api import Part, Section, View, show_table
+from workbench.api import Section, Table, View, show_table
+from workbench.pages import Chart
 
 #: How many rows a table has for each that others have.
 _LONGER = 4
 
 
-def show_memory(run: Any, top: int) -> Iterator[Part]:
+def show_memory(run: Any, top: int) -> Iterator[Table | Chart]:
     """What every measurement needs, and what the subject of the run holds, and when."""
     ab, on = next(iter(run.comparisons), None), run.subject
     resources = pivot_resources(run.resources)
@@ -40,8 +41,7 @@ SECTION = Section(
     "The largest resident set of a process by what it holds; the time from its start to "
     "its first output; activations as planned, with the steps at which each is written "
     "and read last. Every byte and every millisecond is in one row. A `size_bytes` below "
-    "0 was counted, but was not resident. PSS divides pages that processes share. "
-    "`explore.html` draws all but the comparisons.",
+    "0 was counted, but was not resident. PSS divides pages that processes share.",
     after="What was not delegated?",
 )
 VIEW = View((Run,), show_memory, SECTION)

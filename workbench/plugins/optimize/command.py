@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from workbench import ExportOptions
-from workbench.api import Output, check_request, command, options_of, show_progress
-from workbench.jobs import parse_name
+from workbench.api import Output, command
+from workbench.jobs import check_request, options_of, parse_name, show_progress
 from workbench.plugins.optimize.options import OptimizeOptions
 from workbench.plugins.optimize.records import Study
 

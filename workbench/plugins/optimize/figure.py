@@ -11,16 +11,8 @@ from matplotlib.ticker import LogLocator
 from matplotlib.transforms import Bbox
 
 from workbench import Run
-from workbench.api import (
-    Chart,
-    Ink,
-    Part,
-    Section,
-    View,
-    draws,
-    show_note,
-    show_table,
-)
+from workbench.api import Section, Table, View, show_table
+from workbench.pages import Chart, Ink, draws, show_note
 from workbench.plugins.optimize.records import NOT_TRIED, Study, Variant
 from workbench.plugins.optimize.study import find_study, tabulate_variants
 
@@ -40,7 +32,7 @@ _TRIED = (
 )
 
 
-def view_variants(study: Study, top: int) -> Iterator[Part]:
+def view_variants(study: Study, top: int) -> Iterator[Table]:
     """The variants of an optimisation that were tried."""
     table = tabulate_variants(study)
     table = table[table["note"] != NOT_TRIED]  # the conclusion lists these
@@ -54,7 +46,7 @@ def view_variants(study: Study, top: int) -> Iterator[Part]:
     yield show_note(study.conclusion or "not finished", *study.warnings)
 
 
-def view_run(run: Run, top: int) -> Iterator[Part]:
+def view_run(run: Run, top: int) -> Iterator[Table | Chart]:
     """The optimisation that a run was measured for; nothing if there is none."""
     if study := find_study(run):
         yield plot_variants(study)

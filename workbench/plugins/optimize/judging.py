@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from workbench import Comparison, Measurement, Run
-from workbench.api import WRONG, Speedup, format_ratio, format_size
+from workbench.pages import Speedup, format_ratio, format_size
 from workbench.plugins.optimize.records import Study, Variant
 
 
@@ -36,7 +36,7 @@ def fastest(run: Run, variant: Variant) -> Measurement:
 
 def is_better(variant: Variant) -> bool:
     """Whether a variant was shown to be faster than the baseline."""
-    if variant.outcome == WRONG and variant.score is not None:  # the score decides
+    if variant.outcome == Comparison.WRONG and variant.score is not None:  # the score decides
         return (variant.speedup_low or 0) > 1 + Speedup.margin
     return variant.outcome == "faster"
 

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from workbench import ExportOptions, MeasureOptions
-from workbench.api import Options, UsageError, check_request, option
+from workbench.api import UsageError
+from workbench.jobs import Options, check_request, option
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ import numpy as np
 import pandas as pd
 
 from workbench import ExportOptions, Measurement, WorkbenchError
-from workbench.api import Finding, plural
+from workbench.api import Finding
 from workbench.jobs import REWRITES
+from workbench.pages import plural
 from workbench.plugins.optimize.records import Variant
 
 if TYPE_CHECKING:

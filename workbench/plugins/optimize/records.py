@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Self
 
 from workbench import ExportOptions
-from workbench.api import SCHEMA_VERSION, UsageError, load_record, plural
+from workbench.api import UsageError
+from workbench.jobs import SCHEMA_VERSION, load_record
+from workbench.pages import plural
 from workbench.plugins.optimize.options import OptimizeOptions
 
 STUDY = "optimize.json"

@@ -19,28 +19,26 @@ from workbench import (
     measure,
     open_program,
 )
-from workbench.api import (
-    Progress,
-    RunnerError,
-    UsageError,
-    atomic_write,
-    format_size,
-    show_progress,
-    silent,
-    to_json,
-    to_plain,
-)
+from workbench.api import UsageError
 from workbench.graphs import versions
 from workbench.jobs import (
+    Progress,
     Recipe,
+    RunnerError,
     apply_recipe,
+    atomic_write,
     contrast_models,
     default_root,
     list_subjects,
     lock_folder,
     open_target,
     parse_name,
+    show_progress,
+    silent,
+    to_json,
+    to_plain,
 )
+from workbench.pages import format_size
 from workbench.plugins.optimize import proposals as propose
 from workbench.plugins.optimize.judging import (
     describe_variant,

@@ -13,7 +13,7 @@ from torch.export import Dim, ExportedProgram
 from torch.fx import Graph, GraphModule, Node
 
 from workbench import load_model
-from workbench.api import UsageError, unknown_name
+from workbench.api import UsageError
 from workbench.graphs import (
     VIEWS,
     LoadedModel,
@@ -23,6 +23,7 @@ from workbench.graphs import (
     trace_model,
     tree_leaves,
 )
+from workbench.jobs import unknown_name
 from workbench.plugins.remedies.parts import list_fixed
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from workbench.api import half_width
 from workbench.jobs import Runner
+from workbench.pages import half_width
 
 if TYPE_CHECKING:
     from workbench import Measurement

@@ -13,7 +13,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from workbench import WorkbenchError, find_runner, open_program
-from workbench.api import Finding, Gain, Progress, Rewrite, Trial, UsageError, silent, unknown_name
+from workbench.api import Finding, Gain, Rewrite, UsageError
 from workbench.graphs import (
     PRECISIONS,
     Change,
@@ -21,7 +21,7 @@ from workbench.graphs import (
     silence,
     tree_leaves,
 )
-from workbench.jobs import Runner
+from workbench.jobs import Progress, Runner, Trial, silent, unknown_name
 from workbench.plugins.remedies.timing import BEST, LIMIT_S, conclude, time_sides, typical_time
 
 if TYPE_CHECKING:  # these import PyTorch

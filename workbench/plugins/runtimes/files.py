@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from workbench import Program, WorkbenchError
-from workbench.api import Graph, Progress, Side
+from workbench.api import Side
 from workbench.graphs import (
-    hash_code,
-    operator_label,
+    Graph,
     reason,
     versions,
 )
+from workbench.jobs import Progress
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -72,14 +72,9 @@ def _identify(program: Program, runtime: str) -> str:
     """Of what a side is made, as eight digits: the program's sources, and what exports now."""
     packages = [importlib.metadata.version(package) for package in PACKAGES.get(runtime, ())]
     sources = program.export.made_from if program.export else {}
-    made_by = [versions(), hash_code([Path(__file__)])]
+    made_by = [versions(), Path(__file__).read_text()]
     text = json.dumps([program.sha256, sources, made_by, packages])
     return hashlib.sha256(text.encode()).hexdigest()[:8]
-
-
-def label_node(node: Any) -> str:
-    """What a trace calls an operator of PyTorch's graph, such as ``conv2d (conv2d_3)``."""
-    return f"{operator_label(node.target)} ({node.name})"
 
 
 def _save_graph(path: Path, model: LoadedModel) -> None:
@@ -222,4 +217,4 @@ def _record_graph(graph: ExportedProgram, described: Graph) -> None:
     """Describe the operators of a graph."""
     for node in graph.module(check_guards=False).graph.nodes:  # type: ignore[operator]
         if node.op == "call_function":
-            described.events[label_node(node)] = (described.add_node(node),)
+            described.events[Graph.label(node)] = (described.add_node(node),)

@@ -25,7 +25,6 @@ import msgspec
 import numpy as np
 
 from workbench.api import Settings
-from workbench.graphs import read_output
 
 #: What an iteration's time includes.
 CLOCK = "one call with the inputs in memory"
@@ -80,7 +79,7 @@ def serve(settings: Settings, answer: Callable[..., None]) -> None:
         gc.disable()  # imports take a quarter longer with it
     if settings.cpus and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, settings.cpus)
-    arrays = [read_input(tensor) for tensor in settings.inputs]
+    arrays = settings.read_inputs()
     opened, open_model = time.perf_counter(), RUNTIMES[settings.runtime]
     model = open_model(replace(settings, traced=False), arrays)
     outputs = model.run()
@@ -142,13 +141,6 @@ def count_busy_threads(run: Callable[[], object]) -> int:
     return sum(each > max(spent) / 3 for each in spent)
 
 
-def read_input(tensor: Any) -> np.ndarray:
-    """An input in the order of its dimensions, laid out in memory as the program takes it."""
-    flat = read_output(Path(tensor.file), tensor.dtype)
-    order = tensor.dim_order or tuple(range(len(tensor.shape)))
-    return flat.reshape([tensor.shape[d] for d in order]).transpose(np.argsort(order))
-
-
 def to_array(output: Any) -> np.ndarray:
     """An output as an array; bfloat16, which NumPy lacks, as float32."""
     if isinstance(output, np.ndarray):
@@ -189,8 +181,7 @@ def open_torch(settings: Settings, arrays: Sequence[np.ndarray]) -> Model:
     """A program of ``torch.export``, its operators called one after the other, or compiled."""
     import torch
 
-    from workbench.graphs import tree_leaves, tree_map
-    from workbench.plugins.runtimes.files import label_node
+    from workbench.graphs import Graph, tree_leaves, tree_map
 
     torch.set_num_threads(settings.threads)
     program: Any = torch.export.load(settings.path)
@@ -201,7 +192,7 @@ def open_torch(settings: Settings, arrays: Sequence[np.ndarray]) -> Model:
     ]
     given = iter(leaves)
     args, kwargs = tree_map(lambda _: next(given), program.example_inputs)
-    names = {node.name: label_node(node) for node in module.graph.nodes}
+    names = {node.name: Graph.label(node) for node in module.graph.nodes}
     compiled = settings.runtime == "compile"
     if not compiled:
         _call_directly(module)

@@ -9,7 +9,8 @@ from typing import Any, cast
 import click
 
 import workbench as wb
-from workbench.api import Output, check_request, command, options_of, show_progress
+from workbench.api import Output, command
+from workbench.jobs import check_request, options_of, show_progress
 
 
 @command()

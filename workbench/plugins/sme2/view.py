@@ -5,7 +5,8 @@ from importlib import metadata
 from typing import Any
 
 from workbench import Comparison, Measurement, Program, Run
-from workbench.api import Part, Section, View, show_note, show_table
+from workbench.api import Section, Table, View, show_table
+from workbench.pages import show_note
 from workbench.plugins.sme2.predict import (
     describe_kernels,
     describe_limits,
@@ -16,7 +17,7 @@ from workbench.plugins.sme2.predict import (
 UNKNOWN = "The program is unknown: put the .pte beside the traces."
 
 
-def show_kernels(source: Any, top: int) -> Iterator[Part]:
+def show_kernels(source: Any, top: int) -> Iterator[str | Table]:
     """The kernels of every operator, as predicted, and as executed."""
     if isinstance(source, Program):
         named, version = predict_program(source), metadata.version("executorch")

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from workbench import Comparison, Run
-from workbench.api import Speedup, format_ratio, half_width, plural
+from workbench.pages import Speedup, format_ratio, half_width, plural
 from workbench.plugins.sweeps.frames import LADDER, SCALING
 
 

@@ -7,15 +7,8 @@ from typing import Any
 import pandas as pd
 
 from workbench import Run, plot_speedups
-from workbench.api import (
-    Part,
-    Section,
-    View,
-    plural,
-    show_note,
-    show_table,
-)
-from workbench.jobs import list_classes
+from workbench.api import Section, Table, View, show_table
+from workbench.pages import Chart, plural, show_note
 
 #: What hiding an extension does not change.
 NOT_COVERED = (
@@ -30,7 +23,7 @@ NOT_SWEPT = (
 )
 
 
-def list_sweeps(run: Any, top: int) -> list[Part]:
+def list_sweeps(run: Any, top: int) -> list[Table | Chart]:
     """What ISA levels, threads and sizes bring, and what is not covered; empty without sweeps."""
     parts = list(_isa_levels(run))
     if run.record.plan.sweep:
@@ -42,7 +35,7 @@ def list_sweeps(run: Any, top: int) -> list[Part]:
     return parts
 
 
-def _isa_levels(run: Any) -> Iterator[Part]:
+def _isa_levels(run: Any) -> Iterator[Table | Chart]:
     if run.isa_levels is None:
         return
     table = run.isa_levels.drop(columns=["latency_low_ms", "latency_high_ms"])
@@ -68,9 +61,9 @@ def _codes_of(run: Any, levels: pd.DataFrame) -> list[str]:
         if ab.candidate.threads == threads
     }
     steps = [proofs.get(step) for step in pairwise(names)]
-    lowest = list_classes(steps[0].before) if steps and steps[0] else "not sampled"
+    lowest = steps[0].classes[0] if steps and steps[0] else "not sampled"
     return [lowest] + [
-        f"{list_classes(step.after)}; {100 * step.appeared:.0f} % new" if step else "not sampled"
+        f"{step.classes[1]}; {100 * step.appeared:.0f} % new" if step else "not sampled"
         for step in steps
     ]
 

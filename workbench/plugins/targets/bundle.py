@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 
 from workbench import WorkbenchError
-from workbench.api import unknown_name
-from workbench.jobs import Host, Toolchain
+from workbench.api import Host
+from workbench.jobs import Toolchain, unknown_name
 
 #: Of the architectures with a runner, by ``uname -m``: Debian's name, and the dynamic loader.
 ARCHITECTURES = {

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from workbench import WorkbenchError
-from workbench.api import Progress, silent, unknown_name
-from workbench.jobs import Host
+from workbench.api import Host
+from workbench.jobs import Progress, silent, unknown_name
 from workbench.plugins.targets.bundle import fetch_tool, install_bundle
 
 #: The first version with SME2.

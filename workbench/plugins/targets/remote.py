@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from workbench import WorkbenchError
-from workbench.api import Progress, UsageError, atomic_write, safe_name, silent
-from workbench.jobs import Host, TargetError
+from workbench.api import Host, UsageError
+from workbench.jobs import Progress, TargetError, atomic_write, safe_name, silent
 from workbench.plugins.targets.bundle import install_bundle
 
 #: Time limit of a command, in seconds.

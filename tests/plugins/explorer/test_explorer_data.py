@@ -17,7 +17,7 @@ from recorded import recorded
 
 import workbench as wb
 
-EXPLORER = Path(wb.__file__).parent / "explorer"
+EXPLORER = Path(wb.__file__).parent / "plugins" / "explorer"
 MODELS = [
     *("mobilenet_v3_small", "toy_cnn"),
     *(pytest.param(model, marks=pytest.mark.cases) for model in ("squeezesam", "unet_small")),

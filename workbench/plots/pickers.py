@@ -1,4 +1,4 @@
-"""Lists of runs and measurements to pick from, above the explorer of what was picked."""
+"""A run to explore, and lists of runs and measurements to pick from, above what was picked."""
 
 import contextlib
 import functools
@@ -13,19 +13,47 @@ from IPython.display import display
 from workbench.analysis import compare_runs
 from workbench.analysis.describe import name_record
 from workbench.analysis.open import open_run
-from workbench.analysis.run import Measurement
+from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.datasets import SAMPLES, sample_run
 from workbench.errors import WorkbenchError
-from workbench.explorer.page import Explorer, Page, Selector, explore, show_widget
 from workbench.names import number_equal
-from workbench.plots.style import distinguish, shorten
+from workbench.plots.style import convert_source, distinguish, shorten
 from workbench.plots.tables import Table, show_aligned, show_note
+from workbench.plots.widgets import Explored, Selector
 from workbench.progress import is_interactive
 from workbench.records.pairing import AXES
 from workbench.store import find_nearby, find_runs, load_notes, load_run
 from workbench.wording import plural
 
 NOTHING = show_note("There is nothing to pick from.")
+
+
+def explore(source: Run | Comparison | Measurement | str | Path, view: str = "") -> Explored:
+    """Explore a run, by itself or its path, or one comparison, interactively.
+
+    Categories, model, source, timeline, operators and findings are connected: what is selected in
+    one is shown in all, with its layer, source line, machine code and place on the roofline. In a
+    notebook this is a widget, whose ``selected`` is a frame of the selected operators and whose
+    ``draw`` draws a view of them in another cell; without a live front end it is a page. ``view``
+    shows one view alone: ``categories``, all ``levels`` of the run (of the ISA, or thread counts),
+    ``what-if`` for categories, ``model``, ``source``, ``timeline``, ``operators`` or ``memory``.
+    A plug-in draws all this; without it, this is the overview.
+
+    Raises
+    ------
+    UsageError
+        There is no such view.
+    StoreError
+        A side has no trace.
+
+    Examples
+    --------
+    >>> wb.explore(wb.open_run(wb.sample_run()))
+    mobilenet_v3_small: 1.29x faster ...
+    """
+    noun: Run | Comparison = convert_source(source, (Run, Comparison), "wb.explore")
+    open_view = getattr(noun, "explore", None)
+    return open_view(view, live=is_interactive()) if open_view else Explored(noun)
 
 
 class Picker(Selector, widgets.VBox):
@@ -54,8 +82,7 @@ class Picker(Selector, widgets.VBox):
 
     def _ipython_display_(self) -> None:
         if is_interactive():
-            view = self.children[-1]
-            view.keep = show_widget(self, view.still, view.drawn)
+            self.children[-1].show_in(self)
         else:
             display(self.draw(self._view))
 
@@ -171,7 +198,7 @@ def pick_measurements(folder: str | Path = "", *, view: str = "") -> Picker:
 
 def _compare(
     picked: Mapping[str, Measurement], across: Collection[str], view: str
-) -> Explorer | Page | Table:
+) -> Explored | Table:
     """Two measurements in the explorer; more as a table over the first."""
     if len(picked) < 2:
         return show_note("Pick two or more, with Ctrl or Shift; the first is the baseline.")

@@ -16,7 +16,7 @@ from scipy.stats import t
 
 import workbench as wb
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[3]
 SCREENSHOTS = ROOT / "build" / "screenshots"
 GEMM = "classifier.3 · Fully Connected GEMM #42"
 MINUS = "\N{MINUS SIGN}"

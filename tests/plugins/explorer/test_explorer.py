@@ -11,7 +11,7 @@ from nbformat.v4 import new_code_cell, new_notebook, new_output
 from recorded import plain, recorded
 
 import workbench as wb
-from workbench.api import Chart
+from workbench.pages import Chart
 
 SAMPLES = wb.sample_run().parents[2]
 
@@ -26,7 +26,7 @@ def front_end(monkeypatch):
 def seen(front_end, monkeypatch):
     """What views draw in a live front end."""
     seen = []
-    monkeypatch.setattr("workbench.explorer.page.display", seen.append)
+    monkeypatch.setattr("workbench.plots.widgets.display", seen.append)
     return seen
 
 
@@ -167,7 +167,7 @@ def test_what_differs_has_to_be_allowed(lists, seen):
 @pytest.mark.whole
 def test_without_a_front_end_the_first_two_are_compared(monkeypatch):
     shown = []
-    monkeypatch.setattr("workbench.explorer.widgets.display", shown.append)
+    monkeypatch.setattr("workbench.plots.pickers.display", shown.append)
     wb.pick_measurements(SAMPLES)._ipython_display_()
     assert "x faster" in str(shown[0]) and "<iframe" in shown[0]._repr_html_()
 
@@ -218,7 +218,7 @@ def test_the_operators_that_are_selected_in_the_explorer_drive_other_cells(seen)
 
 def test_a_saved_explorer_shows_its_answer_without_a_kernel(front_end, monkeypatch):
     outputs, run = [], recorded()
-    monkeypatch.setattr("workbench.explorer.page.display", lambda data, **_: outputs.append(data))
+    monkeypatch.setattr("workbench.plots.widgets.display", lambda data, **_: outputs.append(data))
     explorer = wb.explore(run)
     explorer._ipython_display_()
     kept, widget = outputs
@@ -239,7 +239,7 @@ def test_what_a_view_shows_and_keeps_is_drawn_once_and_kept_as_it_is_now(seen, m
     drawn, kept = [], []
     monkeypatch.setattr(Chart, "to_svg", lambda chart: drawn.append(chart) or "svg")
     monkeypatch.setattr(
-        "workbench.explorer.page.display",
+        "workbench.plots.widgets.display",
         lambda data, **_: SimpleNamespace(update=lambda data, raw: kept.append(data)),
     )
     picked = wb.pick({"first": "avx512_off", "last": "avx512_on"}, len)

@@ -7,23 +7,17 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.special import stdtrit
 
-from workbench import plugin
-from workbench.analysis.attribution import find_method
-from workbench.analysis.compare_runs import name_runs
-from workbench.analysis.comparison_tables import explain_outcomes
-from workbench.analysis.dataflow import Dataflow, NodeId, TensorId
-from workbench.analysis.findings import text as words
-from workbench.analysis.ledger import Key
-from workbench.analysis.operators import label_operators, tabulate_spans, total_runs
-from workbench.analysis.roofline import computed_dtype, dtype_of
-from workbench.analysis.run import Comparison, Measurement, Run
-from workbench.analysis.source import split_place
-from workbench.analysis.statistics import student_quantile
-from workbench.names import number_equal
-from workbench.plots.gain import outline_gain
-from workbench.plots.tables import COLORS, typeset
-from workbench.records.codec import SCHEMA_VERSION
+from workbench import Comparison, Measurement, Run, combine_runs
+from workbench.jobs import SCHEMA_VERSION
+from workbench.pages import (
+    Ink,
+    label_operators,
+    outline_finding,
+    outline_gain,
+    tabulate_spans,
+)
 
 _INFERENCES, _LEAST, _SPANS = 20, 3, 120_000  #: Inferences drawn of a side; spans drawn in all.
 _DEEPEST = 4  #: Deeper spans are not drawn.
@@ -36,6 +30,7 @@ _FUNCTIONS, _SAMPLES = ("function", "code"), ("share", "samples")
 _JUDGED = ("baseline_ms", "candidate_ms", "speedup", "low", "high", "detectable")
 
 Json = dict[str, Any]
+Pair = tuple[int, int]  #: What names a tensor, or an operator, of a program's graph.
 Numbers = tuple[float | None, ...]  #: A column of numbers; null where there is none.
 
 
@@ -51,12 +46,7 @@ def explorer_data(source: Run | Comparison) -> Json:
     are in ms. ``partners`` of another program are the positions of the baseline's operators.
     """
     run = source.run if isinstance(source, Comparison) else source
-    comparisons = (source,) if isinstance(source, Comparison) else source.comparisons
-    sides = [m for ab in comparisons for m in (ab.candidate, ab.baseline)]
-    if isinstance(source, Run):
-        sides += [m for m in source.traced if not m.control] or source.traced
-    planned = {m: place for place, m in enumerate(run.traced)}
-    measurements = sorted(dict.fromkeys(sides), key=lambda m: planned.get(m, -1))
+    comparisons, measurements = list_comparisons(source), list_measurements(source)
     programs: dict[tuple[Path, str, str], list[Measurement]] = {}
     for m in measurements:
         programs.setdefault(_program_of(m), []).append(m)
@@ -65,18 +55,20 @@ def explorer_data(source: Run | Comparison) -> Json:
     inferences = min(_INFERENCES, max(_LEAST, _SPANS // max(spans, 1)))
     numbers = {program: number for number, program in enumerate(programs)}
     several = len({m.run.path for m in measurements}) > 1
-    labels = number_equal(name_runs(measurements)) if several else [m.label for m in measurements]
+    labels = {m: m.label for m in measurements}
+    if several:
+        labels = {m: name for name, m in combine_runs(measurements).measurements.items()}
     # Those of every ISA level would take a second.
     subject = comparisons[0].candidate if comparisons else run.subject
     described = [
         _measurement(m, numbers[_program_of(m)], tables[_program_of(m)], inferences,
-                     label=label, with_findings=m.experiment.isa == subject.experiment.isa)
-        for m, label in zip(measurements, labels, strict=True)
+                     label=labels[m], with_findings=m.experiment.isa == subject.experiment.isa)
+        for m in measurements
     ]  # fmt: skip
     compared = [_comparison(ab, measurements, tables) for ab in comparisons]
     return {
         "head": _describe(run),
-        "colors": dict(COLORS),
+        "colors": dict(Ink.CATEGORIES),
         "programs": tuple(
             _program(members, tables[program]) for program, members in programs.items()
         ),
@@ -84,6 +76,21 @@ def explorer_data(source: Run | Comparison) -> Json:
         "comparisons": tuple(compared),
         "schema_version": SCHEMA_VERSION,
     }
+
+
+def list_comparisons(source: Run | Comparison) -> Sequence[Comparison]:
+    """The comparisons of a run, or one alone."""
+    return (source,) if isinstance(source, Comparison) else source.comparisons
+
+
+def list_measurements(source: Run | Comparison) -> list[Measurement]:
+    """The measurements that are shown, in the order in which they were planned."""
+    sides = [m for ab in list_comparisons(source) for m in (ab.candidate, ab.baseline)]
+    run = source.run if isinstance(source, Comparison) else source
+    if isinstance(source, Run):
+        sides += [m for m in run.traced if not m.control] or run.traced
+    planned = {m: place for place, m in enumerate(run.traced)}
+    return sorted(dict.fromkeys(sides), key=lambda m: planned.get(m, -1))
 
 
 def _program_of(measurement: Measurement) -> tuple[Path, str, str]:
@@ -118,10 +125,9 @@ def _list_operators(measurements: Sequence[Measurement]) -> pd.DataFrame:
     rows = pd.concat([m.ledger.drop_duplicates("key") for m in measurements])
     rows = rows.astype({"key": object}).drop_duplicates("key").set_index("key")
     table = first_rows.loc[rows.index].assign(instruction=rows["instruction"]).reset_index()
-    dtype, labels = computed_dtype(measurements[0].export), label_operators(table)
+    dtypes, labels = measurements[0].list_dtypes(table["operator"]), label_operators(table)
     # Measurements may number operators differently.
     labels = labels.where(~labels.duplicated(keep=False), labels + " (" + table["key"] + ")")
-    dtypes = [dtype_of(name, dtype) for name in table["operator"]]
     return table.assign(label=labels, dtype=dtypes, depends=_name_sources(measurements[0], table))
 
 
@@ -134,9 +140,9 @@ def _name_sources(m: Measurement, table: pd.DataFrame) -> list[str]:
     }
     texts = []
     for key in table["key"]:
-        own = [sources[node] for node in m.traced_nodes.get(key, ()) if node in sources]
-        names = dict.fromkeys(chain.from_iterable(own))
-        texts.append(", ".join(names) or "constants alone" * bool(own))
+        read = [sources[node] for node in m.traced_nodes.get(key, ()) if node in sources]
+        names = dict.fromkeys(chain.from_iterable(read))
+        texts.append(", ".join(names) or "constants alone" * bool(read))
     return texts
 
 
@@ -145,9 +151,7 @@ def _program(measurements: Sequence[Measurement], table: pd.DataFrame) -> Json:
     tree = pd.DataFrame({"module": [], "module_class": []}) if layers is None else layers
     tree = tree[tree["module"].notna()]
     sidecar = measurements[0].sidecar
-    first = table[[Key.parse(key).method == 0 for key in table["key"]]]
-    method = find_method(first, sidecar) if sidecar else None
-    files = {split_place(place)[0] for place in table.get("source", ())}
+    files = {str(place).rpartition(":")[0] for place in table.get("source", ())}
     texts = sidecar.sources if sidecar else {}
     return {
         "keys": tuple(table["key"]),
@@ -157,7 +161,7 @@ def _program(measurements: Sequence[Measurement], table: pd.DataFrame) -> Json:
         "costs": {name: list_numbers(table[name]) for name in _COSTS if name in table},
         "modules": tuple(tree["module"]),
         "classes": tuple(tree["module_class"].fillna("")),
-        "edges": tuple(sorted(link_operators(Dataflow(method), table))) if method else (),
+        "edges": tuple(sorted(link_operators(measurements[0], table))),
         "sources": {file: text for file, text in texts.items() if file in files},
         "activations": _track_activations(measurements[0], table),
     }
@@ -176,10 +180,10 @@ def list_numbers(column: pd.Series | np.ndarray, decimals: int | None = None) ->
     return tuple(x if np.isfinite(x) else None for x in numbers.tolist())
 
 
-def _find_owners(table: pd.DataFrame) -> tuple[dict[NodeId, int], dict[int, list[int]]]:
+def _find_owners(table: pd.DataFrame) -> tuple[dict[Pair, int], dict[int, list[int]]]:
     """Which row ran an exported operator, and the rows of every delegate."""
     xnodes = table["xnodes"] if "xnodes" in table else pd.Series(None, table.index, dtype=object)
-    owner: dict[NodeId, int] = {}
+    owner: dict[Pair, int] = {}
     chains: dict[int, list[int]] = {}
     columns = (table["kind"], table["instruction"], xnodes)
     for row, (kind, number, sources) in enumerate(zip(*columns, strict=True)):
@@ -219,12 +223,12 @@ def _track_live(tensors: pd.DataFrame) -> dict[str, np.ndarray]:
     return sizes
 
 
-def link_operators(flow: Dataflow, table: pd.DataFrame) -> set[tuple[int, int]]:
+def link_operators(m: Measurement, table: pd.DataFrame) -> set[Pair]:
     """Which operator (a row of the table) reads what another made, through those without a time."""
     owner, chains = _find_owners(table)
-    edges: set[tuple[int, int]] = set()
-    writers: dict[TensorId, set[int]] = {}
-    for step in flow.steps:
+    edges: set[Pair] = set()
+    writers: dict[Pair, set[int]] = {}
+    for step in m.structure.steps:
         sources = set().union(*(writers.get(tensor, ()) for tensor in step.reads))
         rows = [owner[step.id]] if step.id in owner else []
         if not step.xnode:  # of a delegate without a graph, all operators
@@ -242,7 +246,7 @@ def _measurement(
 ) -> Json:  # fmt: skip
     index = {key: row for row, key in enumerate(table["key"])}
     operators = align_operators(m.operators, table)
-    runs = total_runs(m.ledger, "key").reindex(columns=table["key"])
+    runs = m.times.runs.reindex(columns=table["key"])
     restarts = runs.groupby(level="process").mean() if len(m.sessions) > 1 else runs[:0]
     roofline = None if m.roofline is None else align_operators(m.roofline, table)
     kernels = None if m.machine_code is None else align_operators(m.machine_code, table)
@@ -261,7 +265,7 @@ def _measurement(
         "mean_ms": list_numbers(operators["mean_ms"]),
         "std_ms": list_numbers(operators["std_ms"]),
         "restarts_ms": tuple(list_numbers(row, 6) for row in restarts.to_numpy()),
-        "quantile": float(student_quantile(len(restarts) - 1)) if len(restarts) else None,
+        "quantile": float(stdtrit(len(restarts) - 1, 0.975)) if len(restarts) else None,
         "categories": tuple(m.categories.to_dict("records")),
         "pale": m.use.pale,
         "blank": m.use.blank,
@@ -286,7 +290,7 @@ def _measurement(
 
 def _explored(m: Measurement) -> Json:
     """What plug-ins add; what the page draws itself is empty without them."""
-    frames = plugin.list_shown(m, "explored").items()
+    frames = m.list_shown("explored").items()
     rows = {key: tuple(frame.to_dict("records")) for key, frame in frames if frame is not None}
     return {"memory": (), "start": (), **rows}
 
@@ -299,15 +303,8 @@ def align_operators(frame: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
 
 def _findings(m: Measurement, index: dict[str, int]) -> Iterator[Json]:
     for rank, finding in enumerate(m.opportunities, 1):
-        yield {
-            **words.to_record(finding, rank),
-            "title": words.describe_cause(finding),
-            "gain": typeset(words.describe_gain(finding)),
-            "where": words.describe_place(finding),
-            "tried": words.describe_trial(finding),
-            "hint": words.write_hint(finding),
-            "operators": tuple(index[key] for key in finding.operators if key in index),
-        }
+        rows = tuple(index[key] for key in finding.operators if key in index)
+        yield {**outline_finding(finding, rank), "operators": rows}
 
 
 def _outline_gain(m: Measurement) -> Json | None:
@@ -315,8 +312,7 @@ def _outline_gain(m: Measurement) -> Json | None:
     if bar is None:
         return None
     parts = [(name, share, bar.colors[name]) for name, share in bar.shares.items()]
-    texts = [typeset(text).replace("`", "") for text in bar.texts]
-    return {"texts": tuple(texts), "parts": tuple(parts)}
+    return {"texts": tuple(bar.plain), "parts": tuple(parts)}
 
 
 def _sample_trace(m: Measurement, index: dict[str, int], count: int) -> Json:
@@ -364,11 +360,11 @@ def _comparison(
     judged, kernels, partners = ab.operators, ab.kernels, None
     if theirs is not table:
         both = judged[judged["baseline_ms"].notna() & judged["candidate_ms"].notna()]
-        own = dict(zip(both["key"], both["candidate_key"], strict=True))
-        rows = {own.get(key): row for row, key in enumerate(theirs["key"])}
+        twins = dict(zip(both["key"], both["candidate_key"], strict=True))
+        rows = {twins.get(key): row for row, key in enumerate(theirs["key"])}
         partners = tuple(rows.get(key, -1) for key in table["key"])
         judged = judged.assign(key=judged["candidate_key"])
-        kernels = None if kernels is None else kernels.assign(key=kernels["key"].map(own))
+        kernels = None if kernels is None else kernels.assign(key=kernels["key"].map(twins))
     operators = align_operators(judged, table)
     return {
         "baseline": measurements.index(before),
@@ -381,7 +377,7 @@ def _comparison(
         "operators": {n: list_numbers(operators[n]) for n in _JUDGED},
         "outcomes": encode(operators["outcome"]),
         "reasons": encode(
-            align_operators(judged.assign(reason=explain_outcomes(judged)), table)["reason"]
+            align_operators(judged.assign(reason=ab.explain(judged)), table)["reason"]
         ),
         "changes": None if kernels is None else encode(align_operators(kernels, table)["change"]),
         "partners": partners,
