@@ -356,6 +356,16 @@ def test_a_click_applies_a_finding_and_the_saved_notebook_keeps_its_bar(
     assert pages.count('role="img"') == 2 and "+++ In [2]" in pages and "Applied: " in pages
 
 
+def test_arrow_keys_choose_in_a_list_and_the_focus_is_seen(open_notebook):
+    page = open_notebook("02_export_a_model.ipynb")
+    cell = page.locator(".jp-CodeCell:has(.jupyter-widgets select)").first
+    menu = cell.locator(".jupyter-widgets select")
+    menu.focus()
+    sees_change(cell, page, lambda: page.keyboard.press("ArrowDown"))
+    assert menu.evaluate("menu => menu === document.activeElement && menu.selectedIndex") == 1
+    assert menu.evaluate("menu => getComputedStyle(menu).outlineWidth") == "2px"
+
+
 def test_the_other_levels_follow_once_the_first_comparison_is_drawn(open_notebook):
     page = open_notebook("06_bottleneck_shift.ipynb")
     explorer = page.locator(".wb-explorer").last

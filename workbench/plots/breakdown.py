@@ -7,6 +7,7 @@ from typing import TypeAlias
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.patheffects import withStroke
 from matplotlib.ticker import PercentFormatter
 
 from workbench.analysis.operators import label_operator
@@ -232,6 +233,7 @@ def _draw_dots(figure: Chart, axis: Axes, rows: pd.DataFrame) -> None:
                  c=[style.color_of(c) for c in rows["category"]], edgecolors="white",
                  linewidths=0.6, zorder=3)  # fmt: skip
     numbers = list[np.ndarray]()
+    halo = [withStroke(linewidth=2.5, foreground="white")]
     for number, row in enumerate(rows.nlargest(_NAMED, "mean_ms").itertuples()):
         # In its dot, or beside it where another number is; the list is below the axis.
         dot = axis.transData.transform((row.intensity, row.gflops)) * 72 / figure.dpi
@@ -241,7 +243,8 @@ def _draw_dots(figure: Chart, axis: Axes, rows: pd.DataFrame) -> None:
         numbers.append(dot + offset)
         line_to_dot = {"arrowstyle": "-", "color": style.Ink.FAINT, "linewidth": 0.6, "shrinkA": 0}
         axis.annotate(str(number + 1), (row.intensity, row.gflops), offset, fontsize=8, zorder=4,
-                      textcoords="offset points", ha="center", va="center",
+                      textcoords="offset points", ha="center", va="center", color=style.Ink.TEXT,
+                      path_effects=halo,
                       arrowprops=line_to_dot if any(offset) else None)  # fmt: skip
         column, line = divmod(number, _NAMED // 2)
         label = style.shorten(label_operator(row.name, row.module), 44)

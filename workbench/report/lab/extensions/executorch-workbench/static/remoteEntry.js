@@ -52,6 +52,13 @@ function accept(app, browser) {
   });
 }
 
+/** Keys that are pressed in a list of a cell's output choose there, and no other cell. */
+function keepKeys() {
+  document.addEventListener("focusin", ({ target }) => {
+    if (target.closest?.(".jupyter-widgets")) target.dataset.lmSuppressShortcuts = "true";
+  });
+}
+
 async function take(name) {
   const versions = Object.values(shared[name]);
   return (await (versions.find(version => version.loaded) ?? versions[0]).get())();
@@ -113,6 +120,7 @@ async function load() {
   }
 
   function activate(app, launcher, browser) {
+    keepKeys();
     const { docRegistry: registry, commands, contextMenu, serviceManager } = app;
     const { contents } = serviceManager;
     const drive = contents.defaultDrive;
