@@ -1,7 +1,6 @@
 """Wrong arguments are refused before anything is imported that takes seconds."""
 
 import json
-import shutil
 import subprocess
 import sys
 
@@ -40,8 +39,6 @@ WRONG = {
     f"findings {RUN} --experiment nosuch": "unknown experiment 'nosuch'",
     f"findings {RUN} --baseline nosuch": "--baseline: unknown experiment 'nosuch'",
     f"findings {RUN} --threads 9": "9",
-    "findings analysed --check nosuch": "unknown finding 'nosuch'",
-    "findings analysed --apply nosuch": "unknown finding 'nosuch'",
     f"findings {RUN} --check all --model nosuch": "unknown model 'nosuch'",
     "compare nothing": "nothing: no such file or folder",
     f"compare {RUN}:nosuch {RUN}": "unknown experiment 'nosuch'",
@@ -96,11 +93,6 @@ def has_command(line):
 
 def test_wrong_arguments_are_refused_before_pandas_and_torch_are_imported(tmp_path):
     lines = list(filter(has_command, WRONG))
-    analysed = tmp_path / "analysed"
-    analysed.mkdir()
-    shutil.copy(f"{RUN}/manifest.json", analysed)
-    summary = {"schema_version": 3, "findings": [{"id": "int8-10f8d3", "remedy": "int8"}]}
-    (analysed / "analysis_summary.json").write_text(json.dumps(summary))
     words = [sys.executable, "-c", PROGRAM, json.dumps(lines)]
     done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

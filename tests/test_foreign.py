@@ -42,7 +42,7 @@ def pairs_of(run):
 #: A folder by the shape of its names, and its experiments, pairs, threads and restarts.
 SHAPES = {
     "subfolders": (["on/net.etdump", "off/net.etdump"], "off>on", 1, 1),
-    "flat": (["net_sme_on_t4.etdump", "net_sme_off_t4.etdump"], "sme_off>sme_on", 4, 1),
+    "flat": (["net_sme_on_t4.etdump", "net_sme_off_t4.etdump"], "net_sme_off>net_sme_on", 4, 1),
     "restarts": (["a_on_p1.etdump", "a_on_p2.etdump", "a_off_p1.etdump", "a_off_p2.etdump"],
                  "a_off>a_on", 1, 2),
     "numbered": (["on/trace_1.etdump", "on/trace_2.etdump", "off/1.etdump", "off/2.etdump"],
@@ -216,8 +216,8 @@ def write_kit_manifest(folder, experiment="mac_sme2_on", **metrics):
 @pytest.fixture
 def kit(tmp_path):
     folder = tmp_path / "runs" / "mac"
-    put(folder, {"mac_sme2_on/whatever_t3.etdump": toy("on")})
-    write_kit_manifest(folder, etdump="mac_sme2_on/whatever_t3.etdump")
+    put(folder, {"mac_sme2_on/net_fp16_mac_sme2_on_t3.etdump": toy("on")})
+    write_kit_manifest(folder, etdump="mac_sme2_on/net_fp16_mac_sme2_on_t3.etdump")
     return folder
 
 

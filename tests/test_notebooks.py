@@ -2,7 +2,6 @@
 
 import re
 
-import papermill
 import pytest
 from notebook_tests import CORE, NOTEBOOKS, ROOT, NotebookTests, cells_of, run_in_process
 
@@ -42,14 +41,6 @@ class TestCore(NotebookTests):
 
     def test_all_together_have_few_cells(self):
         assert sum(len(cells_of(path)) for path in NOTEBOOKS) <= 240
-
-    @pytest.mark.campaign
-    def test_papermill_refuses_a_parameter_that_the_notebook_lacks(self, run_timed):
-        with pytest.raises(papermill.PapermillExecutionError) as caught:
-            run_timed("06_bottleneck_shift", rund_dir="x")
-        said = "unknown parameter 'rund_dir' -> did you mean 'run_dir'? valid: run_dir"
-        assert (caught.value.ename, caught.value.evalue) == ("UsageError", said)
-        assert len(caught.value.traceback) <= 2
 
 
 @pytest.mark.whole

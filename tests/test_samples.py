@@ -74,7 +74,7 @@ def test_no_samples_are_an_empty_frame(tmp_path):
         (content(module=[0, 0, -2, 0, 0]), "a sample in module"),
         (content(time_ns=[1, 2]), "different lengths"),
         (content(time_ns="abcde"), "'time_ns' is no list"),
-        (content(time_ns=[1, 2, 3, 4, 2**64]), "more than 64 bits"),
+        (content(time_ns=[1, 2, 3, 4, 2**64]), "'time_ns' is no list"),
         (content(time_ns=[1, 2, 3, 4, 1.5]), "'time_ns' is no list"),
         (content(time_ns=[[1], [2], [3], [4], [5]]), "'time_ns' is no list"),
         (content(cpu_ns=[True] * 5), "'cpu_ns' is no list"),

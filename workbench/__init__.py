@@ -29,11 +29,9 @@ import lazy_loader
 
 from workbench.arguments import guard
 from workbench.errors import unknown_attribute
-from workbench.parameters import check_parameters
 from workbench.shown import show_by
 
 _find, _list, __all__ = lazy_loader.attach_stub(__name__, __file__)
-check_parameters()
 show_by(lambda noun: _find("show")(noun))
 
 

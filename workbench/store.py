@@ -462,14 +462,6 @@ def find_nearby() -> list[Path]:
     return find_runs(*dict.fromkeys(roots))
 
 
-def newer_run(run_dir: Path) -> Path | None:
-    """The latest of the runs that `new_run_dir` made beside one, as its name was taken."""
-    named = re.compile(re.escape(run_dir.name) + r"-([1-9]\d{0,3})")
-    matches = (named.fullmatch(path.parent.name) for path in run_dir.parent.glob(f"*/{MANIFEST}"))
-    numbers = [int(match[1]) for match in matches if match]
-    return run_dir.with_name(f"{run_dir.name}-{max(numbers)}") if numbers else None
-
-
 def inside(run_dir: Path, name: str) -> Path:
     """The path of a file that a manifest names."""
     path = run_dir / name

@@ -20,7 +20,6 @@ from workbench.export.program import Program, open_program
 from workbench.key import make_key
 from workbench.records.exports import Export
 from workbench.records.layers import Layers
-from workbench.records.pairing import names_feature
 from workbench.records.runs import (
     TRACED_CLOCK,
     Experiment,
@@ -65,14 +64,14 @@ def read_recording(path: Path) -> Recording:
     """
     files, paths = list_traces(path)
     folder = path if path.is_dir() else path.parent
-    kit, labels = _read_kit(folder)
+    kit = _read_kit(folder)
     traces, unreadable = _read_traces(folder, paths)
     if not traces:
         name, problem = next(iter(unreadable.items()))
         raise StoreError(problem, where=folder / name)
     ptes = _find_programs(folder, files)
     stems = [kit.get("model", ""), *(pte.stem for pte in ptes)]
-    common, names = name_traces([Path(name) for name in traces], stems, labels)
+    common, names = name_traces([Path(name) for name in traces], stems)
     stem = store.safe_name(common or kit.get("model") or path.resolve().stem)
     sessions = [_session(names[Path(name)], name, events) for name, events in traces.items()]
     programs = Programs(folder, ptes, stem, kit.get("model", ""), traces)
@@ -177,36 +176,24 @@ def _list_missing(programs: Programs, names: Iterable[TraceName]) -> list[str]:
     return missing
 
 
-def _read_kit(folder: Path) -> tuple[dict[str, str], dict[str, TraceName]]:
-    """What JSON files of the kit say of the run, if there are any, and of traces by name.
+def _read_kit(folder: Path) -> dict[str, str]:
+    """Model, ExecuTorch and time of a run, as far as JSON files of the kit say.
 
     These are ``manifest.json`` and ``*_pipeline_summary.json``; what does not fit is ignored.
     """
     run: dict[str, str] = {}
-    labels: dict[str, TraceName] = {}
     for path in [folder / store.MANIFEST, *sorted(folder.glob("*_pipeline_summary.json"))]:
         try:
             content = store.read_json(path)
         except StoreError:
             continue
-        entries = content.get("results", content.get("runs"))
-        if not isinstance(entries, list):
+        if not isinstance(content.get("results", content.get("runs")), list):
             continue
         model, sha = _text(content, "model"), _text(content.get("executorch"), "sha")
         facts = {"model": store.safe_name(PurePath(model).stem), "executorch": sha}
         facts["started"] = _text(content, "generated_at")
         run = facts | {name: text for name, text in run.items() if text}
-        for entry in entries:
-            experiment = _text(entry, "experiment")
-            parts = [entry, *(entry.get(key) for key in ("metrics", "paths"))] if experiment else []
-            merged = {
-                k: value for part in parts if isinstance(part, dict) for k, value in part.items()
-            }
-            threads = merged.get("threads")
-            count = threads if isinstance(threads, int) and 0 < threads < 10_000 else 0
-            file = PurePath(_text(merged, "etdump")).name
-            labels[file] = store.safe_name(experiment), count, 0
-    return run, labels
+    return run
 
 
 def _text(content: Any, key: str) -> str:
@@ -245,14 +232,11 @@ _ENDINGS = re.compile(rf"(?:{_THREADS}|{_RESTART}|^(\d{{1,4}}))*$", re.I)
 _PROGRAM = re.compile(r"(?P<stem>.+?_(?:xnnpack|portable)_[a-z]*\d+[a-z\d]*)_(?P<rest>.+)")
 
 
-def name_traces(
-    paths: Sequence[Path], stems: Sequence[str] = (), labels: Mapping[str, TraceName] | None = None
-) -> tuple[str, dict[Path, TraceName]]:
+def name_traces(paths: Sequence[Path], stems: Sequence[str]) -> tuple[str, dict[Path, TraceName]]:
     """The program's name, or empty; and experiment, threads and restart of every trace.
 
     Subfolders, or else file names, name the experiments; ``_t4`` is a thread count; ``_p2``,
-    ``trace_2`` or a bare number is a restart. ``stems`` are names that the program may have,
-    ``labels`` what is known by file name.
+    ``trace_2`` or a bare number is a restart. ``stems`` are names that the program may have.
     """
     rests, counts, restarts, model = {}, {}, {}, ""
     for path in paths:
@@ -267,14 +251,13 @@ def name_traces(
     if len(set(folders.values())) > 1:
         experiments = _name_by_folder(folders, rests)
     elif len(set(rests.values())) > 1:
-        model, experiments = (model, rests) if model else _drop_shared(rests)
+        experiments = rests
     else:
         experiments = {path: rests[path] or "".join(folders[path][-1:]) for path in paths}
     names = {
         path: (store.safe_name(experiments[path] or model or "trace"), counts[path], 0)
         for path in paths
     }
-    names |= {path: labels[path.name] for path in paths if labels and path.name in labels}
     return model, _number(names, restarts)
 
 
@@ -300,17 +283,6 @@ def _name_by_folder(
         path: "_".join([*folder[shared:], *([rests[path]] if one[folder] > 1 else [])])
         for path, folder in folders.items()
     }
-
-
-def _drop_shared(names: Mapping[Path, str]) -> tuple[str, dict[Path, str]]:
-    """What all names begin with, in whole words, and the rest of each, which names a feature."""
-    first = next(iter(names.values()))
-    cuts = [match.end() for match in re.finditer(r"[_.-]+", first)]
-    for cut in reversed(cuts):
-        rests = {path: name[cut:] for path, name in names.items() if name.startswith(first[:cut])}
-        if len(rests) == len(names) and all(map(names_feature, rests.values())):
-            return first[:cut].rstrip("_.-"), rests
-    return "", dict(names)
 
 
 def _number(names: dict[Path, TraceName], restarts: Mapping[Path, int]) -> dict[Path, TraceName]:

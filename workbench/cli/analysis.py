@@ -9,7 +9,6 @@ import click
 
 from workbench.cli.checks import (
     check_experiment,
-    check_finding,
     check_subjects,
     check_threads,
     one_of,
@@ -180,8 +179,6 @@ def findings(
     check_experiment(run_dir, experiment)
     check_experiment(run_dir, baseline, "--baseline")
     check_threads(run_dir, threads)
-    check_finding(run_dir, check, "first", "together", where="--check")
-    check_finding(run_dir, apply, "all", where="--apply")
     check_subjects([model] if model else [])
     from workbench.analysis.describe import NO_PROGRAM, describe_latency
     from workbench.analysis.findings.commands import advise_next, combine_remedies

@@ -5,13 +5,11 @@ What works is looked at again where it is used; here, nothing of pandas or PyTor
 
 from __future__ import annotations
 
-import contextlib
-import re
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import click
 
@@ -27,7 +25,7 @@ from workbench.options import (
     expand_rewrites,
 )
 from workbench.process import output
-from workbench.store import SUMMARY, is_ours, load_record, load_run
+from workbench.store import is_ours, load_run
 from workbench.trace.files import list_traces
 
 
@@ -93,30 +91,6 @@ def check_threads(run_dir: Path, threads: int | None) -> None:
         counts = list(map(str, load_run(run_dir).plan.threads))
         if str(threads) not in counts:
             raise unknown_name("thread count", str(threads), counts, where="--threads")
-
-
-#: What is read of a summary.
-class _Finding(TypedDict):
-    id: str
-    remedy: str
-
-
-class _Summary(TypedDict):
-    findings: list[_Finding]
-
-
-#: The id of a finding: its remedy or rule, and a hash.
-_ID = re.compile(r".+-[0-9a-f]{6}")
-
-
-def check_finding(run_dir: Path, name: str, *words: str, where: str) -> None:
-    """Refuse what is neither one of these words nor an id, where the ids of a run are on disk."""
-    path = run_dir / SUMMARY
-    if name and name not in words and not _ID.fullmatch(name) and path.is_file():
-        with contextlib.suppress(StoreError):  # of another version
-            findings = load_record(_Summary, path)["findings"]
-            ids = [each["id"] for each in findings if each["remedy"]]
-            raise unknown_name("finding", name, [*ids, *words], where=where)
 
 
 def check_request(

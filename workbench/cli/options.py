@@ -22,7 +22,6 @@ from workbench.options import ExportOptions, MeasureOptions
 from workbench.process import claim_stdout, output
 from workbench.progress import above_bar
 from workbench.records.codec import to_document
-from workbench.store import newer_run
 
 PATH = click.Path(path_type=Path)
 #: Of what is read: a file or folder, or one measurement of a run.
@@ -346,7 +345,6 @@ class Command(click.Command):
     def invoke(self, context: click.Context) -> int:
         """Run the command and print its output; returns the exit code."""
         as_json = context.meta[JSON] = context.params.pop("json")
-        newer = _name_newer_runs(context)
         with claim_stdout():
             result: Output = super().invoke(context)
             for line in result.lines:
@@ -355,7 +353,7 @@ class Command(click.Command):
             if as_json:
                 failures = {"failures": result.failures} if result.failures else {}
                 click.echo(to_document({**result.record, **failures}), output(), nl=False)
-        for note in (*result.notes, *newer):
+        for note in result.notes:
             say(note)
         step = result.step if isinstance(result.step, str) else result.step()
         if step and not as_json and not result.failures:
@@ -365,14 +363,6 @@ class Command(click.Command):
         if result.then:
             result.then()
         return 1 if result.failures else result.exit_code
-
-
-def _name_newer_runs(context: click.Context) -> list[str]:
-    given = (context.params.get(name) or () for name in ("run_dir", "runs", "names"))
-    words = [w for value in given for w in (value if isinstance(value, tuple) else [value])]
-    runs = [Path(str(word).partition(":")[0]) for word in words]
-    newer = filter(None, map(newer_run, runs))
-    return [f"note: a newer run has the name {path}" for path in newer if path not in runs]
 
 
 command = functools.partial(click.command, cls=Command)

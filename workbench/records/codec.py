@@ -45,11 +45,6 @@ def _simplify(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
-#: Maps every digit to 0: a run of so many may be a number of more than 64 bits.
-_ZEROS, _LONG = bytes.maketrans(b"123456789", 9 * b"0"), 19 * b"0"
-_INTEGER = re.compile(rb"(?<![\w.+-])-?\d{19,}(?![\w.])")
-
-
 def parse_json(text: str | bytes, where: object) -> dict[str, Any]:
     """The object in untrusted JSON text, unless that takes many times the memory of the text."""
     content = text.encode(errors="surrogatepass") if isinstance(text, str) else text
@@ -57,9 +52,6 @@ def parse_json(text: str | bytes, where: object) -> dict[str, Any]:
         # An object takes up to 200 bytes, and 200 more as a record.
         if sum(map(content.count, (b"[", b"{"))) > 500_000 + len(content) // 24:
             raise ValueError("too many lists and objects")
-        long = _INTEGER.findall(content) if _LONG in content.translate(_ZEROS) else ()
-        if not all(-(2**63) <= int(digits) < 2**63 for digits in long):
-            raise ValueError("a number of more than 64 bits")
         data = msgspec.json.decode(content)
     except (ValueError, RecursionError) as error:
         raise StoreError(f"not JSON: {error}", where=where) from None

@@ -92,11 +92,6 @@ def _split_name(name: str) -> list[str]:
     ]
 
 
-def names_feature(name: str) -> bool:
-    """Whether a name has words other than ``on``, ``off`` and the like."""
-    return not _OFF.union(_ON).issuperset(_split_name(name))
-
-
 def find_control(plan: Plan, experiment: str) -> tuple[str | None, str | None]:
     """An experiment and its repetition, which show the noise; its own if it has one."""
     controls = [

@@ -1,5 +1,6 @@
 """Execute a notebook by papermill, in a kernel of this Python."""
 
+import ast
 import logging
 import subprocess
 import sys
@@ -24,7 +25,6 @@ from traitlets import List
 from workbench import errors
 from workbench.errors import UsageError, WorkbenchError, printable, unknown_name
 from workbench.options import Progress, silent
-from workbench.parameters import assigned_names
 from workbench.plots.style import FIGURES
 from workbench.plots.views import list_sections
 from workbench.plugin import Section
@@ -251,13 +251,19 @@ class Execution:
         return any(cell.get("execution_count") for cell in cells)
 
 
+def _list_assigned(source: str) -> set[str]:
+    """The names that code assigns."""
+    names = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name))
+    return {name.id for name in names if isinstance(name.ctx, ast.Store)}
+
+
 def read_template(template: Path, parameters: Mapping[str, object]) -> NotebookNode:
     """A notebook whose cell with the parameters assigns all of these."""
     try:
         notebook = nbformat.v4.upgrade(nbformat.read(template, as_version=4))
         nbformat.validate(notebook, relax_add_props=True)
         tagged = [c.source for c in notebook.cells if PARAMETERS in c.metadata.get("tags", [])]
-        assigned = assigned_names("\n".join(tagged))
+        assigned = _list_assigned("\n".join(tagged))
     except FileNotFoundError:
         raise UsageError("no such notebook", where=template) from None
     except SyntaxError as error:
