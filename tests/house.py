@@ -11,7 +11,7 @@ import ast
 import re
 import sys
 import tomllib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -62,6 +62,7 @@ def measure(root: Path) -> dict[str, str]:
         "lines of Python in the core": str(sum(lines[path] for path in core)),
         "lines in all": str(sum(lines.values())),
         "files in the core; in all": f"{len(core)}; {len(files)}",
+        "names of files that several have": ", ".join(list_repeated(files)),
         "floors; circles; arrows back": f"{count_floors(imports)}; "
         f"{sum(len(circle) > 1 for circle in find_circles(imports))}; {back}",
         "parts; arrows": f"{len(parts)}; {sum(map(len, imports.values()))}",
@@ -80,6 +81,12 @@ def list_files(root: Path) -> list[Path]:
     """The Python files of the package."""
     found = (root / "workbench").rglob("*.py")
     return sorted(path for path in found if path.relative_to(root).parts[1] not in LINKS)
+
+
+def list_repeated(files: list[Path]) -> list[str]:
+    """The names that more than one file has, with how many."""
+    counts = Counter(path.name for path in files if path.name != "__init__.py")
+    return [f"{name} {count}" for name, count in counts.most_common() if count > 1]
 
 
 def list_seam(root: Path) -> dict[str, set[str]]:

@@ -252,10 +252,10 @@ def test_an_exported_program_is_split_and_its_parts_are_cut_out():
     parts = wb.split(exported, constant="features")
     expected = module(*inputs)
     torch.testing.assert_close(parts.each(inputs[0], *parts.once(inputs[1])), expected)
-    from workbench.plugins.remedies.parts import Parts
+    from workbench.plugins.remedies.subgraphs import Subgraphs
 
     model = wb.load_model(exported)
-    part = Parts(model, exported, [["gelu"]]).extract(["gelu"])
+    part = Subgraphs(model, exported, [["gelu"]]).extract(["gelu"])
     assert len(trace_model(part).exported.graph.nodes) < len(exported.graph.nodes)
 
 

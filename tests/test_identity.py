@@ -61,9 +61,10 @@ print(json.dumps(seen))
 """
 DECIDING = [
     "upstream.py", "options.py", "remedies.py", "plugin.py", "process.py", "export/lower.py",
-    "export/part.py", "models/loader.py", "records/exports.py", "plugins/remedies/operators.py",
+    "export/part.py", "models/loader.py", "records/exports.py",
+    "plugins/remedies/single_operators.py",
 ]  # fmt: skip
-OTHERS = ["plots/views.py", "report/report.py", "plugins/optimize/figure.py"]
+OTHERS = ["plots/views.py", "report/report.py", "plugins/optimize/variants_figure.py"]
 MINE = """
 from workbench.api import Plugin, Remedies, Rewriter
 PLUGIN = Plugin(remedies={"mine": "mine:ADDED"})

@@ -52,7 +52,7 @@ PHASES = {
     "samples": ["workbench.run.execute:sample_experiments"],
     "code": ["workbench.workflow:keep_places"],
     "roofs": ["workbench.workflow:Peaks.measure"],
-    "trials": ["workbench.plugins.remedies.trials:check_findings"],
+    "trials": ["workbench.plugins.remedies.remedy_trials:check_findings"],
     "report": ["workbench.workflow:make_report"],
 }
 

@@ -99,7 +99,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         make_runs(Path(folder), options.runs, [load_run(path) for path in find_runs(SAMPLES)])
         begin, wall = time.process_time(), time.perf_counter()
-        from workbench.plugins.history.figure import plot_history
+        from workbench.plugins.history.history_figure import plot_history
         from workbench.plugins.history.read import read_history, write_figure
 
         history = read_history([folder])

@@ -17,8 +17,8 @@ from workbench.analysis.findings.text import list_code
 from workbench.export.rewriter import find_rewriter
 from workbench.export.traced import trace_model
 from workbench.export.write import Unwritable
-from workbench.plugins.apply.cards import FindingCards
 from workbench.plugins.apply.edit import write_edit
+from workbench.plugins.apply.finding_cards import FindingCards
 
 #: A network with parts that have remedies: of lines that map to them, and of others.
 SOURCE = """\

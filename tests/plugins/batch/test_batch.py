@@ -28,7 +28,7 @@ import workbench as wb
 from workbench.errors import StoreError, UsageError
 from workbench.plots.tables import COLORS
 from workbench.plugins.batch.matrix import Cell, read_matrix
-from workbench.plugins.batch.page import (
+from workbench.plugins.batch.portfolio import (
     EMPTY,
     PORTFOLIO,
     Portfolio,

@@ -19,7 +19,7 @@ from synthetic import resample_run
 
 import workbench as wb
 from workbench.plugins.history.change_points import estimate_noise, find_changes, split_pieces
-from workbench.plugins.history.frames import HISTORY
+from workbench.plugins.history.read import HISTORY
 
 SMALL = wb.open_run(wb.sample_run("Ready")).record
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -25,10 +25,10 @@ from workbench.errors import ExportError, UsageError
 from workbench.export.lower import lower_model
 from workbench.export.traced import trace_model
 from workbench.options import REWRITES, ExportOptions
-from workbench.plugins.remedies import trials
+from workbench.plugins.remedies import remedy_trials
 from workbench.plugins.remedies.equivalence import Finder, list_operators
-from workbench.plugins.remedies.parts import Parts
 from workbench.plugins.remedies.rewrite import REWRITER, find_remedies
+from workbench.plugins.remedies.subgraphs import Subgraphs
 from workbench.records.exports import Rewrite
 from workbench.records.trials import Scope, Trial
 from workbench.remedies import REMEDIES
@@ -631,7 +631,7 @@ def test_what_a_part_reads_of_constants_alone_belongs_to_it():
     model = wb.load_model(module, inputs)
     exported = trace_model(model).exported
     names = [node.name for node in calls(exported) if "attention" in node.name]
-    part = Parts(model, exported, [names]).extract(names)
+    part = Subgraphs(model, exported, [names]).extract(names)
     assert [tuple(each.shape) for each in part.example_inputs] == [QUERY]
     torch.testing.assert_close(part.module(*part.example_inputs), module(*inputs)[0])
 
@@ -711,7 +711,7 @@ def test_every_remedy_has_its_code_and_its_name():
 @pytest.fixture
 def in_parts(monkeypatch):
     """Small programs are tried in parts, too."""
-    monkeypatch.setattr(trials, "SMALL_OPERATORS", 0)
+    monkeypatch.setattr(remedy_trials, "SMALL_OPERATORS", 0)
 
 
 @pytest.mark.whole
@@ -856,7 +856,7 @@ def test_a_small_program_is_tried_as_a_whole(dtype, tmp_path):
     check, advice = try_remedy(module, x, "powers", tmp_path, dtype=dtype)
     assert check.whole and check.tried == check.parts == 1 and check.kernels[1] == 0
     assert "on the whole program" in advice
-    assert check.high_ms - check.low_ms >= 2 * trials.OF_PROGRAM * check.before_ms
+    assert check.high_ms - check.low_ms >= 2 * remedy_trials.OF_PROGRAM * check.before_ms
 
 
 def made_trial(remedy, finding, scope):

@@ -14,8 +14,8 @@ from workbench.models.loader import LoadedModel
 from workbench.models.zoo.toy_cnn import fill_weights
 from workbench.options import COMMON_REWRITES, OPTIONAL_REWRITES
 from workbench.plugins.remedies.equivalence import Finder
-from workbench.plugins.remedies.operators import RULES, Rule
 from workbench.plugins.remedies.rewrite import REWRITER, find_remedies
+from workbench.plugins.remedies.single_operators import RULES, Rule
 from workbench.process import silence
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))

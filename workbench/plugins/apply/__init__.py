@@ -5,6 +5,6 @@ from workbench.api import Plugin
 PLUGIN = Plugin(
     attributes={
         "workbench.apply_remedies": f"{__name__}.apply:apply_remedies",
-        "workbench.FindingCards": f"{__name__}.cards:FindingCards",
+        "workbench.FindingCards": f"{__name__}.finding_cards:FindingCards",
     }
 )

@@ -4,10 +4,10 @@ from workbench.api import Plugin
 
 _HERE = "workbench.plugins.batch"
 PLUGIN = Plugin(
-    commands={"batch": f"{_HERE}.command:batch"},
+    commands={"batch": f"{_HERE}.batch_command:batch"},
     attributes={
         "workbench.batch": f"{_HERE}.batches:batch",
         "workbench.collect_runs": f"{_HERE}.collect:collect_runs",
     },
-    documents={"matrix": f"{_HERE}.documents:DOCUMENT"},
+    documents={"matrix": f"{_HERE}.matrix_document:DOCUMENT"},
 )

@@ -35,7 +35,7 @@ from workbench.jobs import (
     write_artifacts,
 )
 from workbench.plugins.batch.matrix import HOST, Cell, Matrix, plan_cells, read_matrix, select_cells
-from workbench.plugins.batch.page import Portfolio, list_rows, publish, recall_cells
+from workbench.plugins.batch.portfolio import Portfolio, list_rows, publish, recall_cells
 
 if TYPE_CHECKING:
     from distributed import Client, Future, SpecCluster

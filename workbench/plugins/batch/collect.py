@@ -9,7 +9,7 @@ from workbench.api import Table
 from workbench.jobs import to_plain
 from workbench.pages import show_note
 from workbench.plugins.batch.matrix import Cell, Matrix
-from workbench.plugins.batch.page import Portfolio, list_rows, render_index
+from workbench.plugins.batch.portfolio import Portfolio, list_rows, render_index
 
 _FRAME = (
     '<iframe title="Batch" sandbox="allow-scripts" width="100%" height="{}" srcdoc="{}"></iframe>'

@@ -20,7 +20,7 @@ from workbench.jobs import (
     structure,
     unknown_name,
 )
-from workbench.plugins.batch.documents import EXPORT_KEYS, LISTS, MEASURE_KEYS
+from workbench.plugins.batch.matrix_document import EXPORT_KEYS, LISTS, MEASURE_KEYS
 
 HOST = "host"
 #: In ``isa``: every level of the CPU.

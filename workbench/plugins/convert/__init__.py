@@ -4,9 +4,9 @@ from workbench.api import Plugin
 
 _HERE = "workbench.plugins.convert"
 PLUGIN = Plugin(
-    commands={"trace": f"{_HERE}.command:convert_trace"},
+    commands={"trace": f"{_HERE}.trace_command:convert_trace"},
     attributes={
         "workbench.export_trace": f"{_HERE}.traces:export_trace",
-        "workbench.write_csvs": f"{_HERE}.tables:write_csvs",
+        "workbench.write_csvs": f"{_HERE}.csv_tables:write_csvs",
     },
 )

@@ -62,7 +62,7 @@ def export_trace(
     if to == "perfetto":
         return _write_timeline(Path(etdump), place, before)
     from workbench import read_etdump
-    from workbench.plugins.convert.tables import write_csvs
+    from workbench.plugins.convert.csv_tables import write_csvs
 
     folder, trace = place or Path(etdump).parent, Path(etdump)
     return write_csvs([read_etdump(trace)], folder / trace.name, model_id=_name_side(trace))

@@ -8,8 +8,24 @@ import numpy as np
 import pandas as pd
 
 from workbench import WorkbenchError
+from workbench.api import Frame
 from workbench.pages import Speedup
-from workbench.plugins.history.frames import CHANGES
+
+CHANGES = Frame.make(
+    "changes",
+    ("line", "text", "", "as in the history"),
+    ("resource", "text", "", "latency | first output | peak memory | anonymous memory"),
+    ("unit", "text", "", "ms or MB"),
+    ("run_dir", "text", "", "the first run that has it"),
+    ("run", "text", "", "its label, or what it ran"),
+    ("started", "text", "", "when that began, UTC"),
+    ("runs", "int", "", "runs that have it, until the next change"),
+    ("baseline", "float", "", "typical value of the runs since the change before"),
+    ("candidate", "float", "", "typical value of the runs that have it"),
+    ("ratio", "float", "ratio", "candidate / baseline: above 1, it needs more"),
+    *Frame.interval("its", "ratio"),
+    ("outcome", "text", "", "faster | slower; of memory, less | more"),
+)
 
 #: Penalty of a further change point, in variances times the logarithm of the number of runs. At
 #: most 2 % of 400 histories of 20 runs without a change then had one (tests/test_history.py).

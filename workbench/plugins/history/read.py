@@ -17,10 +17,27 @@ from workbench import Comparison, Measurement, Run, WorkbenchError, open_run
 from workbench.api import Table, UsageError, show_table
 from workbench.pages import plural
 from workbench.plugins.history.change_points import find_changes
-from workbench.plugins.history.frames import HISTORY, RESOURCES
 
 if TYPE_CHECKING:
     pass
+from workbench.api import Frame
+
+#: What a measurement needs besides time, as columns.
+RESOURCES = ("first_output_ms", "peak_mb", "anonymous_mb", "size_mb")
+HISTORY = Frame.make(
+    "history",
+    ("line", "text", "", "comparable over time: same model, inputs, device, experiment, threads"),
+    ("run_dir", "text", "", "folder of the run"),
+    ("run", "text", "", "its label, or what it ran"),
+    ("started", "text", "", "when it began, UTC"),
+    "model program device build experiment threads emulated",
+    ("clock", "text", "", "cpu_ns | wall_ns"),
+    ("problem", "text", "", "what is wrong with the program's outputs; such runs are no change"),
+    ("restarts", "int", "", "process restarts"),
+    "latency_ms",
+    *Frame.interval("its", "ms", suffix="_ms"),
+    " ".join(RESOURCES),
+)
 
 
 @dataclass(frozen=True)

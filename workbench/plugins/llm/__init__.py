@@ -5,6 +5,6 @@ from workbench.api import Plugin
 _HERE = "workbench.plugins.llm"
 PLUGIN = Plugin(
     models={"llm:": f"{_HERE}.model:LanguageModel"},
-    attributes={"Measurement.caches": f"{_HERE}.caches:tabulate_caches"},
-    rules={"settings of language models": f"{_HERE}.findings:SETTINGS"},
+    attributes={"Measurement.caches": f"{_HERE}.cache_traffic:tabulate_caches"},
+    rules={"settings of language models": f"{_HERE}.llm_findings:SETTINGS"},
 )

@@ -6,7 +6,19 @@ import numpy as np
 import pandas as pd
 
 from workbench import Measurement
-from workbench.plugins.memory.frames import TENSORS
+from workbench.api import Frame
+
+TENSORS = Frame.make(
+    "tensors",
+    ("memory", "text", "", "arenas, planned by the exporter, or a delegate's workspace"),
+    ("operator", "text", "", "operator that writes it; input for one of the program"),
+    ("module", "text", "", "layer of that operator, where it is known"),
+    ("source", "text", "", "its line, where it is known"),
+    ("size_bytes", "int", "B", "as planned"),
+    ("first", "int", "", "step at which it is written, from 0, in the order of execution"),
+    ("last", "int", "", "step that reads it last"),
+    ("at_peak", "bool", "", "live when most bytes of the arenas, or of any delegate, are"),
+)
 
 #: XNNPACK writes the result of these, too, over their input if nothing else reads that.
 _IN_PLACE = ("Softmax", "StaticReshape", "Copy")

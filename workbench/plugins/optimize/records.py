@@ -9,7 +9,7 @@ from workbench import ExportOptions
 from workbench.api import UsageError
 from workbench.jobs import SCHEMA_VERSION, load_record
 from workbench.pages import plural
-from workbench.plugins.optimize.options import OptimizeOptions
+from workbench.plugins.optimize.search_options import OptimizeOptions
 
 STUDY = "optimize.json"
 NOT_TRIED = "not tried within the budget"

@@ -46,9 +46,9 @@ from workbench.plugins.optimize.judging import (
     is_better,
     judge_variants,
 )
-from workbench.plugins.optimize.options import OptimizeOptions
 from workbench.plugins.optimize.records import NOT_TRIED, STUDY, Study, Variant
 from workbench.plugins.optimize.score import score_program
+from workbench.plugins.optimize.search_options import OptimizeOptions
 from workbench.plugins.optimize.study import pick_best
 
 if TYPE_CHECKING:  # these import PyTorch

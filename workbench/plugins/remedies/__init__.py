@@ -6,7 +6,7 @@ _HERE = "workbench.plugins.remedies"
 PLUGIN = Plugin(
     attributes={
         "Run.conversation": f"{_HERE}.conversation:tabulate_conversation",
-        "workbench.check_findings": f"{_HERE}.trials:check_findings",
+        "workbench.check_findings": f"{_HERE}.remedy_trials:check_findings",
         "workbench.split": f"{_HERE}.split:split",
     },
     remedies={"remedies": f"{_HERE}.table:ADDED"},

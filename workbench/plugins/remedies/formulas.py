@@ -28,7 +28,7 @@ from workbench.plugins.remedies.equivalence import (
     sqnr,
     value,
 )
-from workbench.plugins.remedies.functions import (
+from workbench.plugins.remedies.known_functions import (
     Function,
     fit_clamps,
     fit_lines,

@@ -39,7 +39,7 @@ from workbench.plugins.remedies.formulas import (
     find_lookup,
     find_order,
 )
-from workbench.plugins.remedies.graph import (
+from workbench.plugins.remedies.graph_edits import (
     find_equal,
     fold,
     is_double,
@@ -52,8 +52,13 @@ from workbench.plugins.remedies.indexing import find_chosen_products, find_rows,
 from workbench.plugins.remedies.linear import count_products, find_matrices
 from workbench.plugins.remedies.loops import find_loops, find_tables
 from workbench.plugins.remedies.moves import TRANSPOSES, find_slices, find_undone
-from workbench.plugins.remedies.operators import OF_XNNPACK, RULES, find_operator, find_product
 from workbench.plugins.remedies.repeats import find_broadcasts, find_groups, find_masks
+from workbench.plugins.remedies.single_operators import (
+    OF_XNNPACK,
+    RULES,
+    find_operator,
+    find_product,
+)
 from workbench.plugins.remedies.table import REMEDIES
 from workbench.plugins.remedies.windows import find_convolution
 

@@ -24,7 +24,7 @@ from workbench.graphs import (
     tree_leaves,
 )
 from workbench.jobs import unknown_name
-from workbench.plugins.remedies.parts import list_fixed
+from workbench.plugins.remedies.subgraphs import list_fixed
 
 if TYPE_CHECKING:
     from torch import nn

@@ -2,7 +2,7 @@
 
 from workbench.api import Plugin
 
-_HERE = "workbench.plugins.runtimes.sides"
+_HERE = "workbench.plugins.runtimes.runtime_files"
 PLUGIN = Plugin(
     sides={
         "compile": f"{_HERE}:COMPILE",

@@ -4,10 +4,10 @@ from workbench.api import Plugin
 
 _HERE = "workbench.plugins.sme2"
 PLUGIN = Plugin(
-    commands={"sme2": f"{_HERE}.command:sme2"},
+    commands={"sme2": f"{_HERE}.sme2_command:sme2"},
     attributes={
         "Measurement.sme2": f"{_HERE}.predict:predict_measured",
         "Comparison.sme2": f"{_HERE}.predict:predict_compared",
     },
-    views={"sme2": f"{_HERE}.view:VIEW", "sme2 of a run": f"{_HERE}.view:OF_RUN"},
+    views={"sme2": f"{_HERE}.sme2_view:VIEW", "sme2 of a run": f"{_HERE}.sme2_view:OF_RUN"},
 )

@@ -12,8 +12,26 @@ from typing import Any
 import pandas as pd
 
 from workbench import Comparison, Measurement, Program, WorkbenchError
+from workbench.api import Frame
 from workbench.graphs import predict_calls, resize
-from workbench.plugins.sme2.frames import SME2
+
+SME2 = Frame.make(
+    "sme2",
+    ("instruction", "int", "", "which instruction of the method"),
+    ("xnodes", "text", "", "operators of the sidecar's delegate that it does; empty for a kernel"),
+    ("operator", "text", "", "type of the exported operator, or the kernel"),
+    "module",
+    ("dtype", "text", "", "of its first input and of its weights"),
+    "shapes",
+    ("m", "float", "", "rows of the matrix product; NaN if it is none"),
+    ("n", "float", "", "columns of the product, in each group"),
+    ("k", "float", "", "terms of each sum"),
+    ("flops", "float", "FLOP/call", "floating-point operations; NaN where unknown"),
+    ("kernel_off", "text", "", "kernel without SME2: sme2_mopa | i8mm | neon | portable | ..."),
+    ("kernel_on", "text", "", "kernel with SME2"),
+    ("reason", "text", "", "what limits it with SME2; empty if nothing is known to"),
+    ("remedy", "text", "", "what would bring it onto SME2"),
+)
 
 #: The versions of ExecuTorch whose XNNPACK was executed.
 CHECKED = ("1.5.0", "1.5.1")

@@ -218,3 +218,8 @@ def _record_graph(graph: ExportedProgram, described: Graph) -> None:
     for node in graph.module(check_guards=False).graph.nodes:  # type: ignore[operator]
         if node.op == "call_function":
             described.events[Graph.label(node)] = (described.add_node(node),)
+
+
+_PROCESS = "workbench.plugins.runtimes.serve"
+EAGER = COMPILE = Side(make_file, _PROCESS)
+ONNX = Side(make_file, _PROCESS, PACKAGES["onnx"])

@@ -1,4 +1,4 @@
-"""Parts of a program as programs, with the inputs that they have in the whole."""
+"""Subgraphs of a model as programs, with the inputs that they have in the whole."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 _MOST_AROUND = 4
 
 
-class Parts:
-    """Parts of a traced model as models with their real inputs: the model is run once for all.
+class Subgraphs:
+    """Subgraphs of a traced model as models with their real inputs: the model is run once for all.
 
     Parameters
     ----------

@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # these import PyTorch
 
     from workbench import Measurement
     from workbench.graphs import LoadedModel, Lowered, TracedModel
-    from workbench.plugins.remedies.parts import Parts
+    from workbench.plugins.remedies.subgraphs import Subgraphs
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ SMALL_OPERATORS, SMALL_MS, OF_PROGRAM, OF_MOMENT = 400, 20.0, 0.01, 0.03
 MORE_JOINED = 0.32
 #: Operators of the parts that are tried together, at most; steps of a loop share theirs.
 _MOST_OPERATORS, _MOST_OF_LOOPS = 40, 600
-#: Parts that are tried of those with the same operators, at most.
+#: Subgraphs that are tried of those with the same operators, at most.
 _MOST_ALIKE = 2
 #: What failed, by how many sides of a trial had been lowered.
 _STAGES = ("lowering these operators", "lowering them with the remedy", "running both")
@@ -258,18 +258,18 @@ class _Bench:
         return self.chooser.choose(rewrite)
 
     @cached_property
-    def parts(self) -> Parts:
+    def parts(self) -> Subgraphs:
         """The parts of the model that all of the remedies change, on the inputs of the phase."""
         quantised = PRECISIONS[self.export.dtype].quantizes == "graph"
         tried = (each for rewrite, each in self.tried.items() if not _changes_size(rewrite))
         names = [list(dict.fromkeys(chain(*parts))) for parts in tried]
         return self._make_parts(names, products=quantised)
 
-    def _make_parts(self, names: list[list[str]], **how: bool) -> Parts:
-        from workbench.plugins.remedies.parts import Parts
+    def _make_parts(self, names: list[list[str]], **how: bool) -> Subgraphs:
+        from workbench.plugins.remedies.subgraphs import Subgraphs
 
         calls = self._read_calls() if self.measurement.phase.name else ()
-        return Parts(self.model, self.trace.exported, names, calls=calls, **how)
+        return Subgraphs(self.model, self.trace.exported, names, calls=calls, **how)
 
     def _read_calls(self) -> list[list[Any]]:
         """What the phase runs the model on: first the calls that fill its state."""
@@ -374,7 +374,7 @@ class _Bench:
     def _lower(self, rewrite: Rewrite) -> Iterator[Lowered]:
         """The parts of a remedy without and with it; or all of the program, and with it."""
         from workbench.graphs import lower_model, trace_model
-        from workbench.plugins.remedies.changes import use_function
+        from workbench.plugins.remedies.altered_layers import use_function
 
         if rewrite.name == Rewrite.SPLIT:
             yield from self._split(rewrite)
@@ -412,7 +412,7 @@ class _Bench:
     def _lower_layers(self, change: Change, names: list[str]) -> Iterator[Lowered]:
         """Layers alone without and with a change of their size."""
         from workbench.graphs import lower_model, trace_model
-        from workbench.plugins.remedies.changes import build_layers
+        from workbench.plugins.remedies.altered_layers import build_layers
 
         parts, options = self._make_parts([[name] for name in names], alone=True), self.options
         for each in (None, change):

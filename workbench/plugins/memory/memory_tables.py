@@ -7,8 +7,33 @@ from typing import Any
 import pandas as pd
 
 from workbench import Measurement
+from workbench.api import Frame
 from workbench.pages import half_width
-from workbench.plugins.memory.frames import COLD_START, FILE_PARTS, MEMORY
+
+COLD_START = Frame.make(
+    "cold start",
+    ("cache", "text", "", "warm | cold: are files in the page cache"),
+    ("stage", "text", "", "part of the time from exec to the first output, in order"),
+    ("meaning", "text", "", "what happens in it"),
+    ("mean_ms", "float", "ms", "over the starts; the rows of a cache sum to the whole"),
+    *Frame.interval("its", "ms", suffix="_ms"),
+    ("share", "float", "share", "of the whole"),
+    ("starts", "int", "", "processes that were measured"),
+)
+MEMORY = Frame.make(
+    "memory",
+    ("part", "text", "", "part of the largest resident set"),
+    ("meaning", "text", "", "what it is"),
+    ("size_bytes", "int", "B", "its size; below 0: counted, but not resident"),
+    ("share", "float", "share", "of the largest resident set, to which the rows sum"),
+)
+FILE_PARTS = Frame.make(
+    "file",
+    ("part", "text", "", "program | delegate | weights | state | other | padding"),
+    ("module", "text", "", "layer whose weights these are; empty for what belongs to none"),
+    ("size_bytes", "int", "B", "its size in the program's file"),
+    ("share", "float", "share", "of the file, to which the rows sum"),
+)
 
 _MOST_DELEGATES = 6  #: More of them are one row.
 #: What happens in each stage of a start, in words.

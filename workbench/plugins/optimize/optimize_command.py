@@ -11,8 +11,8 @@ import click
 from workbench import ExportOptions
 from workbench.api import Output, command
 from workbench.jobs import check_request, options_of, parse_name, show_progress
-from workbench.plugins.optimize.options import OptimizeOptions
 from workbench.plugins.optimize.records import Study
+from workbench.plugins.optimize.search_options import OptimizeOptions
 
 
 def make_study(subject: Any, inputs: Any, params: Mapping[str, Any]) -> Study:

@@ -26,7 +26,7 @@ def batch(
     again. Exit code 1 if a cell failed.
     """
     from workbench.plugins.batch import batches
-    from workbench.plugins.batch.page import INDEX
+    from workbench.plugins.batch.portfolio import INDEX
 
     if dry_run:
         cells = batches.list_cells(matrix, out=out, only=only)

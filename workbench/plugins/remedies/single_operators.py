@@ -29,7 +29,7 @@ from workbench.plugins.remedies.equivalence import (
     reshape,
     value,
 )
-from workbench.plugins.remedies.functions import (
+from workbench.plugins.remedies.known_functions import (
     HARD_SIGMOID,
     compile_lines,
     log_sum,

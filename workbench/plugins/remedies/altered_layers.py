@@ -16,7 +16,7 @@ from workbench.plugins.remedies.equivalence import arguments_of
 
 if TYPE_CHECKING:
     from workbench.graphs import Change, LoadedModel
-    from workbench.plugins.remedies.parts import Parts
+    from workbench.plugins.remedies.subgraphs import Subgraphs
 
 #: Arguments of an operator by name.
 Arguments = dict[str, Any]
@@ -47,7 +47,7 @@ class _Layers(nn.Module):
         return tuple(layer(x) for layer, x in zip(self.layers, inputs, strict=True))
 
 
-def build_layers(parts: Parts, names: Iterable[str], change: Change | None) -> LoadedModel:
+def build_layers(parts: Subgraphs, names: Iterable[str], change: Change | None) -> LoadedModel:
     """Layers of a model by their names in its trace, with their real inputs, alone.
 
     With a change of a size, channels that are added repeat the weights and inputs of others.
@@ -83,7 +83,7 @@ def use_function(part: LoadedModel, parts: Iterable[Sequence[str]], function: st
     return replace(part, module=module)
 
 
-def _read_arguments(node: Node, parts: Parts) -> Arguments:
+def _read_arguments(node: Node, parts: Subgraphs) -> Arguments:
     arguments: Arguments = {
         name: parts.values[each].detach().contiguous() if isinstance(each, Node) else each
         for name, each in arguments_of(node).items()

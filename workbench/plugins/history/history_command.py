@@ -44,7 +44,7 @@ def history(
         raise UsageError("no runs found", where=where, hint=hint)
     timeless = figure and past.rows["latency_ms"].isna().all()
     if figure and not timeless:
-        from workbench.plugins.history.figure import plot_history
+        from workbench.plugins.history.history_figure import plot_history
 
         content = io.BytesIO()
         plot_history(past.rows, past.changes).savefig(content, format=kind)
