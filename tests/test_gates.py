@@ -76,6 +76,7 @@ def test_a_manifest_alone_opens_as_a_run_with_the_same_numbers(gate, analysed, t
     (row,) = wb.compare(saved[name], analysed[name]).latency.to_dict("records")
     assert row["speedup"] == pytest.approx(1, rel=1e-12)
     assert str(wb.show(saved))
+    assert wb.open_run(analysed.path / "manifest.json").traced, "beside its traces, it is not alone"
     assert saved.checks.set_index("check").at["not recorded", "evidence"] == "traces, samples"
     assert "fail" not in set(saved.checks["status"])
     with pytest.raises(wb.WorkbenchError, match="has no trace"):

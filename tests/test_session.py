@@ -85,7 +85,6 @@ open(sys.argv[0] + ".ended", "w").close()
     ) as session:
         assert session.ready.features == ("avx2",)
         assert session.ready.inputs[0].shape == (1, 2)
-        assert session.ready.backends == ()
         assert times_of(session.run(2)) == ((7, 8), (5, 6), (0, 1))
         (output,) = session.output(tmp_path / "a b")
         assert (output.file, output.dtype, output.shape) == (f"{tmp_path}/a b-1.bin", "int64", (3,))

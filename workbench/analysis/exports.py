@@ -14,7 +14,7 @@ import pandas as pd
 from workbench.analysis.quality import describe_noise
 from workbench.errors import UsageError
 from workbench.export.artifact import recall_loaded, recall_model
-from workbench.export.reload import read_options
+from workbench.export.reload import load_again, read_options
 from workbench.models.registry import list_models, parse_name, restore_name
 from workbench.options import ExportOptions
 from workbench.process import silence
@@ -115,24 +115,13 @@ class Original:
     ) -> tuple[LoadedModel, TracedModel]:
         """It and its trace, as `find` finds it."""
         from workbench.export.traced import trace_model
-        from workbench.models.inputs import choose_inputs
-        from workbench.models.loader import load_model
 
         export = self.of.export
         assert export is not None
         if model is None and (kept := recall_loaded(export.graph)):
             with silence():  # lowering has changed the trace of the export
                 return kept, trace_model(kept)
-        subject, inputs = self.find(model, inputs)
-        options = self.options
-        with silence():
-            loaded = load_model(subject, inputs, state_dict=options.state_dict or None)
-            loaded = choose_inputs(loaded, options)
-            trace = trace_model(loaded)
-        if trace.graph != export.graph:
-            what = "the model has changed since it was exported"
-            raise UsageError(what, where=self.of.run.path, hint="profile it again")
-        return loaded, trace
+        return load_again(export, self.of.run.path, *self.find(model, inputs))
 
 
 def compare_exports(exports: Iterable[Export]) -> pd.DataFrame:

@@ -13,6 +13,7 @@ from workbench.errors import StoreError
 from workbench.records.pairing import BY_ORDER, pair_experiments
 from workbench.records.runs import Pair
 from workbench.store import (
+    MANIFEST,
     check_inside,
     is_ours,
     kept_layers,
@@ -20,6 +21,7 @@ from workbench.store import (
     read_json,
     read_manifest,
 )
+from workbench.trace.files import ETDUMP
 
 #: XNNPACK's operators with kernels for packed operands, which need SME: ``(NHWC, PF32)``.
 _SME_OPERATOR = re.compile(r"\bP(?:F16|F32|QS8)\b")
@@ -70,6 +72,8 @@ def open_run(
         run = _open_again(path, baseline, categories, options) if options else path
     else:
         folder, scheme = Path(path), load_scheme(categories or "workbench")
+        if folder.name == MANIFEST and any(folder.parent.rglob(f"*{ETDUMP}")):
+            folder = folder.parent  # it is not alone
         is_manifest = folder.suffix == ".json" and folder.is_file()
         opening = open_ours if is_ours(folder) else open_manifest if is_manifest else open_others
         opened = opening(folder, scheme)

@@ -226,12 +226,11 @@ class Run(Noun):
         traced = {(m.name, m.threads): m for m in self.traced if (m.name, m.threads) in measured}
         counts, comparisons = self.record.plan.threads, []
         for pair in self.record.plan.pairs:
-            for few, count in [pair.threads] if pair.threads else [(n, n) for n in counts]:
-                before, after = (pair.baseline, few), (pair.candidate, count)
+            for count in counts:
+                before, after = (pair.baseline, count), (pair.candidate, count)
                 if before in traced and after in traced:
                     ab = Comparison(traced[before], traced[after], pair.label)
-                    named = len(counts) > 1 or few != count
-                    label = f"{pair.label}, {ab.threads_text}" if named else pair.label
+                    label = f"{pair.label}, {ab.threads_text}" if len(counts) > 1 else pair.label
                     comparisons.append(replace(ab, label=label))
         return tuple(comparisons)
 

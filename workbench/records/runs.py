@@ -81,12 +81,11 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Pair:
-    """``candidate`` against ``baseline`` at the ``threads`` of each; empty: all that both have."""
+    """``candidate`` against ``baseline``, at each thread count that both have."""
 
     baseline: str
     candidate: str
     label: str
-    threads: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

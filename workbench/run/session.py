@@ -78,20 +78,14 @@ class Ready:
     three are there with ``--stages``.
     """
 
-    runner: str
     clock: str
-    traced: bool
-    isa: str
     masked: tuple[str, ...]
     features: tuple[str, ...]
     threads: int
     startup_ms: float
     load_ms: float
-    method: str
-    methods: tuple[str, ...]
     inputs: tuple[Tensor, ...]
     outputs: tuple[Tensor, ...]
-    backends: tuple[str, ...] = ()
     missing: dict[str, str] = field(default_factory=dict)
     stages: tuple[Stage, ...] = ()
     memory: ProcessMemory = field(default_factory=ProcessMemory)
