@@ -216,6 +216,35 @@ def masked(net, q):
 
 QUERY, KEY = (1, 8, 5, 32), (1, 2, 40, 32)
 #: By remedy, ways to write what it is for; of each kind, one was written only after its rule.
+def one_layer():
+    return [nn.Conv2d(16, 16, 3, padding=1)]
+
+
+def time_mixing(net, key, values):
+    """A state that decays: only it waits for the step before, and it begins with zeros."""
+    total, count, results = torch.zeros(2, 16), torch.zeros(2, 16), []
+    for step in range(key.shape[1]):
+        weight = torch.exp(key[:, step])
+        results.append((total + weight * values[:, step]) / (count + weight))
+        total, count = total * 0.9 + weight * values[:, step], count * 0.9 + weight
+    return torch.stack(results, 1)
+
+
+def from_zeros(net, x):
+    """What each step computes of the state before it, which is not returned itself."""
+    state, results = torch.zeros(1, 16), []
+    for step in x.unbind(1):
+        results.append((state - step).tanh())
+        state = (state + step) * 0.5
+    return torch.stack(results, 1)
+
+
+def gates(parts):
+    """Functions of parts of one tensor, not all of them the same."""
+    one, two, three, *rest = parts
+    return one.sigmoid() * two.sigmoid() + three.sigmoid() * rest[0].tanh()
+
+
 KINDS = {
     "pooling": [
         (lambda net, x: fn.avg_pool2d(x, 3, 1, 1), [IMAGE]),
@@ -372,6 +401,21 @@ KINDS = {
         (by_channels, [IMAGE], {}, lambda: [nn.Conv2d(4, 2, 3, stride=2) for _ in range(4)]),
         (by_channels, [ROWS], {}, lambda: [nn.Conv1d(6, 6, 3, bias=False) for _ in range(4)]),
         (recurrence, [(1, 20, 16)], {"a": torch.randn(16, 16) / 8, "b": torch.randn(16, 16) / 8}),
+        (time_mixing, [(2, 12, 16), (2, 12, 16)]),
+        (from_zeros, [(1, 12, 16)]),
+        (lambda net, x: gates(x.chunk(4, -1)), [ROWS]),
+        (lambda net, x: gates(x.unbind(1)), [(2, 6, 8)]),
+    ],
+    "layouts": [
+        (lambda net, x: net.layers[0](x).sigmoid() * 0.5 + 1, [IMAGE], {}, one_layer),
+        (lambda net, x: (1 - net.layers[0](x).sigmoid()) / net.scale, [IMAGE],
+         {"scale": torch.rand(()) + 1}, one_layer),
+        (lambda net, x: torch.maximum(net.layers[0](x), net.scale) - 2.0, [IMAGE],
+         {"scale": torch.rand(16, 1, 1)}, one_layer),
+        (lambda net, x: torch.add(net.scale / (net.layers[0](x) ** 2 + 1), x, alpha=1), [IMAGE],
+         {"scale": torch.rand(1, 1)}, one_layer),
+        (lambda net, x: fn.max_pool2d(x, 2).tanh().mul(net.scale.relu()[0]), [IMAGE],
+         {"scale": torch.rand(2)}),
     ],
     "convolutions": [
         (by_slices, [IMAGE], {"weight": torch.randn(8, 16, 3, 3) / 12}),
@@ -458,6 +502,8 @@ DIFFERENT = {
     "norms": (lambda net, x: x.norm(p=3, dim=-1), [IMAGE]),
     "masks": (lambda net, x, s: x.masked_fill(s > 0, -math.inf), [IMAGE, (1, 1, 1, 16)]),
     "slices": (lambda net, x: x[:, 1::5].unfold(1, 3, 1), [ROWS]),
+    "layouts": (lambda net, x: fn.conv2d(x, torch.ones(4, 16, 1, 1)) * torch.ones(1, 4, 1, 1),
+                [IMAGE]),
     "products": (lambda net, a, b: a @ b.transpose(1, 2), [(2, 5, 8), (1, 4, 8)]),
 }
 

@@ -15,7 +15,7 @@ from workbench.analysis.findings.gains import joined_calls_ms, keys_of, time_spe
 from workbench.analysis.needed import LEAST_PART
 from workbench.analysis.run import Measurement
 from workbench.records.exports import Rewrite
-from workbench.remedies import REMEDIES, find_nearest
+from workbench.remedies import REMEDIES, Remedy, find_nearest
 from workbench.wording import format_size, plural
 
 #: Share of the latency from which the head is worth a finding: more than layers of its size take.
@@ -83,30 +83,43 @@ def find_replaceable(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
         staying = [key for key in keys if key not in kernels and rewrite.kept == 1 and kernels]
         keys = [key for key in keys if key not in staying]
         outside = time_spent(m, kernels).ms > time_spent(m, keys).ms / 2
-        extra = [key for key in _layouts_around(m, keys) if key in unclaimed and key not in keys]
-        extra += gains.call_keys(m, keys)
+        layouts = [key for key in _layouts_around(m, keys) if key in unclaimed and key not in keys]
+        if rewrite.kept == 1 and not kernels:  # its operators stay, what converts layouts goes
+            layouts = _layouts_in(m, rewrite, unclaimed)
+            if not layouts:
+                continue
+        extra = layouts + gains.call_keys(m, keys)
+        advice = commands.use_remedy(m, rewrite.name)
+        advice |= {} if rewrite.code is None else {"code": rewrite.code}
+        title = f"less work computes the same: {rewrite.text}"
+        action = "rewrite it, or let the export do it"
         if outside:
             reasons = dict.fromkeys(_reason_of(m, step) for step in steps if step.is_kernel)
             because = "; ".join(filter(None, reasons)) if len(reasons) < 3 else ""
             title = f"outside the delegate: {_names(m.costs.loc[kernels])}"
             title += f" ({because})" if because else ""
-        else:
-            title = f"less work computes the same: {rewrite.text}"
-        proof = f"; another function: {remedy.differs}" if remedy.differs else ""
-        if not remedy.differs and rewrite.sqnr_db is not None:
-            proof = f"; on random tensors, the results agree ({rewrite.sqnr_db:.0f} dB)"
-        gain = _gain_of_remedy(m, rewrite, keys, extra, outside)
-        advice = commands.use_remedy(m, rewrite.name)
-        advice |= {} if rewrite.code is None else {"code": rewrite.code}
+        elif rewrite.kept == 1:
+            title = f"{plural(len(layouts), 'layout conversion')} around {_names(m.costs.loc[keys])}"
+        if outside or rewrite.kept == 1:
+            action = f"rewrite it: {rewrite.text}"
         yield Finding(
             title,
-            gain,
+            _gain_of_remedy(m, rewrite, keys, extra, outside),
             keys + extra,
-            f"rewrite it{f': {rewrite.text}' if outside else ', or let the export do it'}{proof}",
+            f"{action}{_describe_proof(rewrite, remedy)}",
             rewrite=rewrite if rewrite.parts else None,
             beside=[key for key in every if key not in keys],
             **advice,
         )
+
+
+def _describe_proof(rewrite: Rewrite, remedy: Remedy) -> str:
+    """What is known of the outputs with a remedy."""
+    if remedy.differs:
+        return f"; another function: {remedy.differs}"
+    if rewrite.sqnr_db is None:
+        return ""
+    return f"; on random tensors, the results agree ({rewrite.sqnr_db:.0f} dB)"
 
 
 def _gain_of_remedy(
@@ -122,6 +135,8 @@ def _gain_of_remedy(
     most = spent.high + around.high + joined_calls_ms(m, keys)
     if outside:
         return Gain.at_most(most)
+    if kept == 1:  # the operators stay, and what converts layouts around them goes
+        return Gain(around.ms, 0.0, around.high, "removal")
     least, typical, worst = kept / 2 * spent.ms, kept * spent.ms, 2 * kept * spent.ms
     joined = 0.0
     if rewrite.name == "functions":
@@ -455,6 +470,20 @@ def _reason_of(m: Measurement, step: FlowStep) -> str:
     here = [row for row in rows if row.source == source]
     reasons = dict.fromkeys(row.reason for row in here or rows)
     return next(iter(reasons)) if len(reasons) == 1 else ""
+
+
+def _layouts_in(m: Measurement, rewrite: Rewrite, unclaimed: Collection[str]) -> list[str]:
+    """The rows of layout conversions beside what treats all elements alike in a remedy's parts."""
+    names = {name for part in rewrite.parts for name in part}
+    inside = (
+        step
+        for step in m.flow.steps
+        if step.origin
+        and (step.origin.traced or step.origin.node) in names
+        and step.type in POINTWISE
+    )
+    around = {near.id: near for step in inside for near in m.flow.neighbours(step) if near.made_up}
+    return keys_of(m, around.values(), unclaimed)
 
 
 def _layouts_around(m: Measurement, keys: Collection[str]) -> list[str]:

@@ -71,8 +71,9 @@ class Equivalent:
 
     ``build`` makes it in PyTorch from the tensors ``sources`` and ``constants``; ``kept`` is the
     share of the work that remains where the part is delegated, and ``name`` that of the `Remedy`.
-    ``about`` are the operators that it avoids, if it is not all of the part. ``code`` is what a
-    person would write, and ``text`` what it does, if these are not those of the remedy.
+    ``about`` are the operators that it avoids, if it is not all of the part, and ``around`` those
+    without which it gains nothing. ``code`` is what a person would write, and ``text`` what it
+    does, if these are not those of the remedy.
     """
 
     name: str
@@ -85,6 +86,7 @@ class Equivalent:
     sqnr_db: float = math.nan
     constants: tuple[torch.Tensor, ...] = ()
     about: tuple[Node, ...] = ()
+    around: tuple[Node, ...] = ()
     code: str | None = None
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import operator
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain, product
@@ -9,8 +10,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch.fx import Node
+from torch.fx.node import map_arg
 
-from workbench.graphs import is_pure, readers
+from workbench.graphs import find_schema, is_pure, readers
 from workbench.plugins.remedies.equivalence import (
     CUTS,
     MOST_PROVEN,
@@ -23,6 +25,7 @@ from workbench.plugins.remedies.equivalence import (
     elements,
     evaluate,
     is_float,
+    is_pointwise,
     is_static,
     name_of,
     names_of,
@@ -52,7 +55,7 @@ def find_loops(finder: Finder, last: Node) -> Equivalent | None:
     if last.target in (aten.cat.default, aten.stack.default):
         whole = _join_slices(finder, last) or _group(finder, last) or _flatten(finder, last)
         return whole or _run_at_once(finder, last)
-    return _share_input(finder, last) or _share_weights(finder, last)
+    return _share_input(finder, last) or _take_out(finder, last)
 
 
 def _parts_of(last: Node) -> tuple[list[Node], int]:
@@ -271,13 +274,17 @@ def _list_operands(group: Group) -> list[Group]:
 
 
 def _is_step(finder: Finder, group: Group) -> bool:
-    """Whether several operators do the same with tensors of one shape, which are no constants."""
+    """Whether several operators do the same with tensors of one shape; some may be constants.
+
+    A loop often begins with zeros. What only constants differ in has weights of its own each time.
+    """
     first, operands = group[0], _list_operands(group)
     if len(group) < 2 or not operands or not all(_is_like(node, first) for node in group):
         return False
     for operand in operands:
-        vary = all(isinstance(each, Node) and each not in finder.constants for each in operand)
-        if not vary or not all(map(is_static, operand)):
+        if not all(isinstance(each, Node) and is_static(each) for each in operand):
+            return False
+        if finder.constants.keys() >= {*operand}:
             return False
         if len({value(each).shape for each in operand}) > 1:
             return False
@@ -341,38 +348,109 @@ def _move_front(x: Any, parts: Group, last: Node) -> Any:
     return reshape(x, value(last).shape)
 
 
-def _share_weights(finder: Finder, last: Node) -> Equivalent | None:
-    """A layer of slices of one tensor, as slices of the layer of that tensor."""
-    if last.target not in _LAYERS or len(finder.varying(last)) != 1:
+class _Cut(NamedTuple):
+    """A part of a tensor that an operator takes, alone or as one of several."""
+
+    source: Node
+    take: Any
+    arguments: tuple[Any, ...]
+    number: int | None = None
+
+    @property
+    def place(self) -> tuple[Any, ...]:
+        """Where the part is, the same for tensors of one shape."""
+        return self[1:]
+
+    def of(self, x: Any) -> Any:
+        """The part of another tensor at the same place."""
+        parts = self.take(x, *self.arguments)
+        return parts if self.number is None else parts[self.number]
+
+
+def _read_cut(node: Node) -> _Cut | None:
+    """What a node takes from where; None if it does something else."""
+    whole: Any = node.args[0] if node.args and not node.kwargs else None
+    if node.target in PLACES and whole:
+        return _Cut(whole, node.target, node.args[1:])
+    if node.target is operator.getitem and whole.target in CUTS and not whole.kwargs:
+        number: Any = node.args[1]
+        return _Cut(whole.args[0], whole.target, whole.args[1:], number)
+    return None
+
+
+def _read_cuts(finder: Finder, node: Node) -> dict[Node, _Cut]:
+    """The parts that a node computes with, if nothing else varies and all are at one place."""
+    if not _is_layer(node) and not is_pointwise(node):
+        return {}
+    cuts = {}
+    for operand in finder.varying(node):
+        cut = _read_cut(operand)
+        if cut is None or not is_float(cut.source) or not is_static(cut.source):
+            return {}
+        cuts[operand] = cut
+    places = {(each.place, value(each.source).shape) for each in cuts.values()}
+    return cuts if len(places) == 1 else {}
+
+
+def _is_layer(node: Node) -> bool:
+    return node.target in _LAYERS
+
+
+def _count_alike(finder: Finder, node: Node) -> int:
+    """How many nodes do what one does, each with other parts of the same tensors."""
+
+    def name(node: Node) -> Any:
+        cuts = _read_cuts(finder, node)
+        if not cuts:
+            return None
+        cut = next(iter(cuts.values()))
+        wholes = {part: each.source for part, each in cuts.items()}
+        call = map_arg((node.args, node.kwargs), lambda each: str(wholes.get(each, each)))
+        return node.target, str(call), cut.take, _axis_of(cut)
+
+    counts = finder.memory.get("cuts")
+    if counts is None:
+        counts = finder.memory["cuts"] = Counter(map(name, finder.nodes))
+    return counts[name(node)]  # type: ignore[no-any-return]
+
+
+def _axis_of(cut: _Cut) -> int:
+    names = [each.name for each in find_schema(cut.take).arguments]
+    given = dict(zip(names[1:], cut.arguments, strict=False))
+    axis: int = given.get("dim", 0)
+    return axis % value(cut.source).ndim
+
+
+def _take_out(finder: Finder, last: Node) -> Equivalent | None:
+    """A layer or a function of parts of whole tensors, as a part of that of the whole tensors."""
+    cuts = _read_cuts(finder, last)
+    if not cuts:
         return None
-    part: Any = last.args[0]
-    if finder.varying(last)[0] is not part or part.target not in PLACES:
+    cut, count = next(iter(cuts.values())), _count_alike(finder, last)
+    if count < _LEAST_ALIKE:
         return None
-    source: Any = part.args[0]
-    axis = arguments_of(part)["dim"] % value(source).ndim
-    if axis == value(source).ndim - 1 or not is_float(source) or not is_static(source):
-        return None
-    alike = [
-        user
-        for cut in readers(source)
-        if cut.target is part.target and cut.args[1:2] == part.args[1:2]
-        for user in readers(cut)
-        if user.target is last.target and user.args[1:] == last.args[1:] and user.args[0] is cut
-    ]
-    if len(alike) < _LEAST_ALIKE:
-        return None
-    weights = tuple(node for node in last.args[1:] if isinstance(node, Node))
+    if _is_layer(last):
+        if [*cuts] != [last.args[0]] or _axis_of(cut) == value(cut.source).ndim - 1:
+            return None
+    elif 2 * count * elements(last) < elements(cut.source) or not all(
+        _read_cuts(finder, reader) for part in cuts for reader in readers(part)
+    ):
+        return None  # more is computed than is read, or the parts are taken all the same
+    wholes = dict.fromkeys(each.source for each in cuts.values())
+    sources = (*wholes, *(each for each in last.all_input_nodes if each in finder.constants))
     target = aten.matmul.default if last.target is aten.mm.default else last.target
 
-    def build(x: Any, *weights: Any) -> Any:
-        whole = target(x, *weights)
-        return part.target(whole, *part.args[1:])
+    def build(*tensors: Any) -> Any:
+        values = dict(zip(sources, tensors, strict=True))
+        values |= {part: values[each.source] for part, each in cuts.items()}
+        args, kwargs = map_arg((last.args, last.kwargs), values.__getitem__)
+        return cut.of(call(target, *args, **kwargs))
 
-    text = f"{name_of(last)} of a whole tensor instead of its {len(alike)} slices"
-    each = Equivalent(
-        "loops", text, (part, last), last, (source, *weights), build, kept=1 / len(alike)
-    )
-    return each if finder.prove(each) else None
+    text = f"{name_of(last)} of a whole tensor instead of its {count} slices"
+    splits = {part.args[0] for part, each in cuts.items() if each.number is not None}
+    nodes: Any = sorted({*splits, *cuts, last}, key=finder.place.__getitem__)
+    part = Equivalent("loops", text, (*nodes,), last, sources, build, kept=1 / count)
+    return finder.prove(part)
 
 
 def _share_input(finder: Finder, last: Node) -> Equivalent | None:

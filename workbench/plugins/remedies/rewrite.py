@@ -24,6 +24,7 @@ from workbench.graphs import (
 )
 from workbench.plugins.remedies.assignments import find_assignments
 from workbench.plugins.remedies.branches import find_branches
+from workbench.plugins.remedies.channels_last import find_layouts
 from workbench.plugins.remedies.equivalence import (
     Equivalent,
     Finder,
@@ -71,12 +72,13 @@ _RECURRENT = {aten.gru.input, aten.lstm.input, aten.rnn_tanh.input, aten.rnn_rel
 #: Remedies whose result is quantised, too; those of others stays in floating point.
 BEFORE_QUANTISATION = {
     "pooling", "convolutions", "broadcasts", "groups", "loops", "functions", "branches", "affine",
-    "order", "lookups", "duplicates", "assignments",
+    "order", "lookups", "duplicates", "assignments", "layouts",
 }  # fmt: skip
 #: What the same operators on the same values agree to, in dB.
 _SAME_DB = 200.0
-#: Remedies of what upstream delegates and then refuses, such as maxima over channels.
-_AVOIDING = ("pooling",)
+#: Remedies of what upstream delegates and then refuses, such as maxima over channels, or numbers
+#: between quantised images.
+_AVOIDING = ("pooling", "layouts")
 #: Rewrites that make others possible end after so many rounds.
 _MOST_ROUNDS = 12
 
@@ -129,7 +131,7 @@ def _list_finders(backend: str) -> dict[str, Find]:
         "assignments": find_assignments,
         "products": find_product,
         "slices": find_slices,
-    }
+    } | ({"layouts": find_layouts} if backend == "xnnpack" else {})
 
 
 def _first(*finders: Find) -> Find:
@@ -236,7 +238,9 @@ def _join_parts(parts: list[tuple[Equivalent, list[str]]]) -> Rewrite:
     ratio = min(ratios) if len(ratios) == len(parts) else None
     new = [node for part, _ in parts for node in list_operators(part)]
     flops = 2.0 * sum(count_products(node) for node in new if is_static(node))
-    names = tuple(tuple(node.name for node in part.nodes) for part, _ in parts)
+    names = tuple(
+        tuple(dict.fromkeys(node.name for node in (*part.nodes, *part.around))) for part, _ in parts
+    )
     facts = (round(kept, 3), ratio, len(new), names, _write_code(largest), flops)
     return Rewrite(largest.name, largest.text or REMEDIES[largest.name].text, nodes, *facts)
 

@@ -185,6 +185,13 @@ _TABLE = (
         "rows that are masked as a whole get a mean instead of zeros",
     ),
     Remedy(
+        "layouts",
+        "numbers and constants that meet images in four dimensions: around others, layouts are "
+        "converted",
+        'self.register_buffer("half", torch.full((1, 1, 1, 1), 0.5))  # x * self.half\n'
+        "x * self.scale[None]  # in __init__: for a scale of (channels, 1, 1)",
+    ),
+    Remedy(
         "loops",
         "one operator for all steps of a loop whose operators do not wait for each other",
         "layer(x)  # for torch.cat([layer(x[i : i + 1]) for i in range(n)])",
