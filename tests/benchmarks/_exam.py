@@ -74,6 +74,26 @@ def activation(function, make=image, **sizes):
     return make(run, *(make_layer() for _ in range(6)), **sizes)
 
 
+def time_mixing(layers, x):
+    """A state that decays at each token, and begins with zeros."""
+    total, count, results = torch.zeros(1, 96), torch.zeros(1, 96), []
+    for step in range(x.shape[1]):
+        key, values = x[:, step, :96], x[:, step, 96:]
+        weight = torch.exp(key.tanh())
+        results.append((total + weight * values) / (count + weight))
+        total, count = total * 0.9 + weight * values, count * 0.9 + weight
+    return torch.cat((torch.stack(results, 1), x[..., 96:]), -1)
+
+
+def sums_of_steps(steps, join):
+    """What each token makes of a state that begins with zeros, after functions of it."""
+    state, results = torch.zeros(1, 192), []
+    for step in steps:
+        results.append(torch.tanh(state - step.sigmoid()) * step.tanh())
+        state = join(state, step.sigmoid() * step.tanh()) * 0.5
+    return torch.stack(results, 1)
+
+
 def norm_by_hand(x):
     mean = x.mean(-1, keepdim=True)
     return (x - mean) / torch.sqrt(((x - mean) ** 2).mean(-1, keepdim=True) + 1e-5)
@@ -759,6 +779,18 @@ _KINDS = (
         lambda: tokens(one_at_a_time, *_linear(), count=16),
         lambda: tokens(growing, *_linear(), count=96),
         lambda: tokens(many_layers, *_linear(32, 6)),
+    )),
+    ("loops from zeros", "", "loops", (
+        lambda: tokens(time_mixing),
+        lambda: tokens(lambda m, x: sums_of_steps(x.unbind(1), lambda state, new: state + new)),
+        lambda: tokens(lambda m, x: sums_of_steps(
+            [x[:, step] for step in range(128)], torch.maximum)),
+    )),
+    ("numbers beside images", "", "layouts", (
+        lambda: image(lambda m, x: x.sigmoid() * 0.5 + x.tanh()),
+        lambda: image(lambda m, x: (x.tanh() + 1) / 2 - x.sigmoid()),
+        lambda: image(lambda m, x: x.tanh() + m[0](x.sigmoid()).tanh() * _factors(32, 1, 1),
+                      nn.Conv2d(32, 32, 1)),
     )),
     ("assignments", "#10297", "assignments", (
         lambda: tokens(shifted),

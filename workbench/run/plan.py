@@ -243,7 +243,7 @@ def shorten_plan(plan: Plan) -> Plan:
 def check_toggle(options: MeasureOptions, runner: Runner) -> None:
     """UsageError if the runner's CPU does not support a toggle; to call before long work."""
     compared = () if options.sweep else options.against
-    choose_experiments(options, runner.isa, ("", *compared))
+    choose_experiments(options, runner.isa, ("", *map(str, compared)))
 
 
 def choose_experiments(

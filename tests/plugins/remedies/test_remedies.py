@@ -215,6 +215,8 @@ def masked(net, q):
 
 
 QUERY, KEY = (1, 8, 5, 32), (1, 2, 40, 32)
+
+
 #: By remedy, ways to write what it is for; of each kind, one was written only after its rule.
 def one_layer():
     return [nn.Conv2d(16, 16, 3, padding=1)]
@@ -284,6 +286,9 @@ KINDS = {
         (lambda net, x: (lambda z: z.real**2 + z.imag**2)(torch.fft.rfft(x)), [(20, 64)]),
         (lambda net, x: torch.view_as_real(torch.view_as_complex(x) * net.turns), [(1, 9, 16, 2)],
          {"turns": torch.polar(torch.ones(9, 16), torch.randn(9, 16))}),
+        (lambda net, x: fn.affine_grid(x.view(2, 2, 3), (2, 3, 6, 8), align_corners=False),
+         [(2, 6)]),
+        (lambda net, x: fn.affine_grid(x, (1, 3, 4, 6, 8), align_corners=True), [(1, 3, 4)]),
     ],
     "broadcasts": [
         (lambda net, x, s: x * (1.0 / s.exp().repeat(1, 1, 1, 16)), [IMAGE, (1, 16, 12, 1)]),
@@ -404,18 +409,7 @@ KINDS = {
         (time_mixing, [(2, 12, 16), (2, 12, 16)]),
         (from_zeros, [(1, 12, 16)]),
         (lambda net, x: gates(x.chunk(4, -1)), [ROWS]),
-        (lambda net, x: gates(x.unbind(1)), [(2, 6, 8)]),
-    ],
-    "layouts": [
-        (lambda net, x: net.layers[0](x).sigmoid() * 0.5 + 1, [IMAGE], {}, one_layer),
-        (lambda net, x: (1 - net.layers[0](x).sigmoid()) / net.scale, [IMAGE],
-         {"scale": torch.rand(()) + 1}, one_layer),
-        (lambda net, x: torch.maximum(net.layers[0](x), net.scale) - 2.0, [IMAGE],
-         {"scale": torch.rand(16, 1, 1)}, one_layer),
-        (lambda net, x: torch.add(net.scale / (net.layers[0](x) ** 2 + 1), x, alpha=1), [IMAGE],
-         {"scale": torch.rand(1, 1)}, one_layer),
-        (lambda net, x: fn.max_pool2d(x, 2).tanh().mul(net.scale.relu()[0]), [IMAGE],
-         {"scale": torch.rand(2)}),
+        (lambda net, x: gates(x.unbind(1)), [(2, 4, 8)]),
     ],
     "convolutions": [
         (by_slices, [IMAGE], {"weight": torch.randn(8, 16, 3, 3) / 12}),
@@ -429,6 +423,17 @@ KINDS = {
          [IMAGE], {"weight": torch.randn(8, 16, 2, 2) / 8}),
         (lambda net, x: sum(net.taps[n] * fn.pad(x, (3, 0))[..., n : n + 32] for n in range(4)),
          [ROWS], {"taps": torch.randn(4, 24, 1)}),
+    ],
+    "layouts": [
+        (lambda net, x: net.layers[0](x).sigmoid() * 0.5 + 1, [IMAGE], {}, one_layer),
+        (lambda net, x: (1 - net.layers[0](x).sigmoid()) / net.scale, [IMAGE],
+         {"scale": torch.rand(()) + 1}, one_layer),
+        (lambda net, x: torch.maximum(net.layers[0](x), net.scale) - 2.0, [IMAGE],
+         {"scale": torch.rand(16, 1, 1)}, one_layer),
+        (lambda net, x: torch.add(net.scale / (net.layers[0](x) ** 2 + 1), x, alpha=1), [IMAGE],
+         {"scale": torch.rand(1, 1)}, one_layer),
+        (lambda net, x: fn.max_pool2d(x, 2).tanh().mul(net.scale.relu()[0]), [IMAGE],
+         {"scale": torch.rand(2)}),
     ],
 }  # fmt: skip
 CASES = [(name, number) for name, cases in KINDS.items() for number in range(len(cases))]
@@ -502,8 +507,10 @@ DIFFERENT = {
     "norms": (lambda net, x: x.norm(p=3, dim=-1), [IMAGE]),
     "masks": (lambda net, x, s: x.masked_fill(s > 0, -math.inf), [IMAGE, (1, 1, 1, 16)]),
     "slices": (lambda net, x: x[:, 1::5].unfold(1, 3, 1), [ROWS]),
-    "layouts": (lambda net, x: fn.conv2d(x, torch.ones(4, 16, 1, 1)) * torch.ones(1, 4, 1, 1),
-                [IMAGE]),
+    "layouts": (
+        lambda net, x: fn.conv2d(x, torch.ones(4, 16, 1, 1)) * torch.ones(1, 4, 1, 1),
+        [IMAGE],
+    ),
     "products": (lambda net, a, b: a @ b.transpose(1, 2), [(2, 5, 8), (1, 4, 8)]),
 }
 

@@ -1,6 +1,7 @@
 """Rules that look at the graph: what splits it, what is needless, what is repeated."""
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterator
 from dataclasses import replace
 
@@ -49,7 +50,8 @@ def find_fixed(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
         replace(gain, high=gain.high + joined_calls_ms(m, keys + waiting)),
         keys + waiting,
         "compute it once, when the model is built, and keep the result as a buffer",
-        rewrite=_find_rewrite(m, "constants"),
+        # Of what the exporter itself made of an operator, only the whole program shows it.
+        rewrite=_find_rewrite(m, "constants") or _of_program("constants"),
         **commands.use_remedy(m, "constants"),
     )
 
@@ -58,6 +60,12 @@ def _find_rewrite(m: Measurement, remedy: str) -> Rewrite | None:
     """What the export has shown of a remedy that it offers once for the whole program."""
     rewrites = m.export.rewrites if m.export else ()
     return next((each for each in rewrites if each.name == remedy and each.parts), None)
+
+
+def _of_program(remedy: str) -> Rewrite | None:
+    """A remedy that is tried on the whole program, of which nothing was shown; None without it."""
+    known = REMEDIES.get(remedy)
+    return Rewrite(remedy, known.text, (), 0.0, None) if known else None
 
 
 def find_replaceable(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
@@ -99,7 +107,8 @@ def find_replaceable(m: Measurement, unclaimed: Collection[str]) -> Iterator[Fin
             title = f"outside the delegate: {_names(m.costs.loc[kernels])}"
             title += f" ({because})" if because else ""
         elif rewrite.kept == 1:
-            title = f"{plural(len(layouts), 'layout conversion')} around {_names(m.costs.loc[keys])}"
+            converted = plural(len(layouts), "layout conversion")
+            title = f"{converted} around {_names(m.costs.loc[keys])}"
         if outside or rewrite.kept == 1:
             action = f"rewrite it: {rewrite.text}"
         yield Finding(
@@ -391,12 +400,15 @@ _OPERATOR_KINDS = ["delegated", "portable"]
 def find_calls(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Delegates and calls, which take time beside their operators: many delegates, or tiny ones."""
     rows = m.costs[m.costs.index.isin(unclaimed)]
-    delegates = [*rows.index[rows["kind"] == "delegate_overhead"]]
+    delegates = rows.loc[rows["kind"] == "delegate_overhead", "mean_ms"]
     calls = [*rows.index[rows["kind"].isin(["framework", "call_overhead"])]]
     if len(delegates) > 1:
-        yield _tell_fragments(m, delegates, unclaimed)
+        starting = [] if m.emulated else _find_starting(m, delegates)
+        passed = [key for key in delegates.index if key not in starting]
+        yield _tell_fragments(m, passed, len(delegates), unclaimed)
+        calls += starting
     else:
-        calls += delegates
+        calls += [*delegates.index]
     spent = time_spent(m, calls)
     operators = m.costs[m.costs["kind"].isin(_OPERATOR_KINDS)]
     if gains.share_of(m, spent.ms) < LEAST_PART or operators.empty:
@@ -412,8 +424,19 @@ def find_calls(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     )
 
 
-def _tell_fragments(m: Measurement, keys: list[str], unclaimed: Collection[str]) -> Finding:
-    """Many delegates: the cost of passing from one to the next."""
+def _find_starting(m: Measurement, delegates: pd.Series) -> list[str]:
+    """The call of a delegate that takes longer than all others together, as it starts more."""
+    *others, longest = delegates.sort_values().index
+    counts = Counter(key.partition("/")[0] for key in m.costs.index)
+    started = sum(counts[key.partition("/")[0]] for key in others)
+    is_longer = delegates[longest] > delegates[others].sum()
+    return [longest] if is_longer and counts[longest.partition("/")[0]] > started else []
+
+
+def _tell_fragments(
+    m: Measurement, keys: list[str], count: int, unclaimed: Collection[str]
+) -> Finding:
+    """Many delegates: the cost of passing from one to the next, as some of their calls show it."""
     boundary = (
         step
         for step in m.flow.steps
@@ -423,14 +446,14 @@ def _tell_fragments(m: Measurement, keys: list[str], unclaimed: Collection[str])
     calls, around = time_spent(m, keys), time_spent(m, layouts)
     costs = [plural(len(layouts), "layout conversion")] if layouts else []
     if not m.emulated:
-        costs.insert(0, f"{calls.ms / len(keys) * 1e3:.0f} µs per call of a delegate")
+        costs.insert(0, f"{calls.ms / len(keys) * 1e3:.2g} µs per call of a delegate")
     kernels = m.costs[m.costs["kind"] == "portable"]["operator"].map(name_kernel)
     named = kernels[kernels != "OPERATOR_CALL"]  # without a name in the trace
     common = ", ".join(named.value_counts().index[:3])
     # How much of it goes with one delegate less depends on what takes the operators' place.
-    most = calls.high * (len(keys) - 1) / len(keys) + around.high
+    most = calls.high * min(1.0, (count - 1) / len(keys)) + around.high
     return Finding(
-        f"the graph is split into {len(keys)} delegates{f' by {common}' if common else ''}"
+        f"the graph is split into {count} delegates{f' by {common}' if common else ''}"
         f"{': ' * bool(costs)}{', '.join(costs)}",
         Gain(high=most, low=0.0, basis="unknown"),
         keys + layouts,

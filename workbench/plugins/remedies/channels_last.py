@@ -38,6 +38,8 @@ _OF_IMAGES = {
     aten.max_pool2d.default, aten.avg_pool2d.default, aten.adaptive_avg_pool2d.default,
     aten.upsample_bilinear2d.vec,
 }  # fmt: skip
+#: What has the layout of its images, beside what treats all elements alike.
+_PASSING = {aten.cat.default, operator.getitem}
 #: Operators around one, up to what computes channels last, that a trial takes along at most.
 _MOST_AROUND = 12
 
@@ -82,7 +84,11 @@ def _list_before(node: Node) -> list[Node]:
     """What an image comes from, up to the operators that decide its layout."""
     before = [node]
     for each in before:  # which grows
-        if each is node or is_pointwise(each) or each.target in (aten.cat.default, operator.getitem):
+        if (
+            each is node
+            or is_pointwise(each)
+            or each.target in (aten.cat.default, operator.getitem)
+        ):
             images = [source for source in each.all_input_nodes if _is_image(source)]
             before += [source for source in images if source not in before]
     return before

@@ -432,7 +432,7 @@ def _take_out(finder: Finder, last: Node) -> Equivalent | None:
     if _is_layer(last):
         if [*cuts] != [last.args[0]] or _axis_of(cut) == value(cut.source).ndim - 1:
             return None
-    elif 2 * count * elements(last) < elements(cut.source) or not all(
+    elif 4 * count * elements(last) < 3 * elements(cut.source) or not all(
         _read_cuts(finder, reader) for part in cuts for reader in readers(part)
     ):
         return None  # more is computed than is read, or the parts are taken all the same

@@ -114,24 +114,28 @@ def _list_finders(backend: str) -> dict[str, Find]:
         if backend == "xnnpack" or name not in OF_XNNPACK
     }
     functions, matrices = rules.pop("functions"), rules.pop("matrices")
-    return rules | {
-        "order": _first(find_order, find_resized),
-        "experts": _first(find_experts, find_chosen_products),
-        "branches": find_branches,
-        "transposes": find_undone,
-        "convolutions": find_convolution,
-        "groups": find_groups,
-        "masks": find_masks,
-        "broadcasts": find_broadcasts,
-        "loops": find_loops,
-        "functions": _first(functions, find_function),
-        "matrices": _first(matrices, find_sums, find_matrices),
-        "affine": _first(partial(find_branches, name="affine"), find_fold),
-        "lookups": _first(find_lookup, find_tables, find_rows),
-        "assignments": find_assignments,
-        "products": find_product,
-        "slices": find_slices,
-    } | ({"layouts": find_layouts} if backend == "xnnpack" else {})
+    return (
+        rules
+        | {
+            "order": _first(find_order, find_resized),
+            "experts": _first(find_experts, find_chosen_products),
+            "branches": find_branches,
+            "transposes": find_undone,
+            "convolutions": find_convolution,
+            "groups": find_groups,
+            "masks": find_masks,
+            "broadcasts": find_broadcasts,
+            "loops": find_loops,
+            "functions": _first(functions, find_function),
+            "matrices": _first(matrices, find_sums, find_matrices),
+            "affine": _first(partial(find_branches, name="affine"), find_fold),
+            "lookups": _first(find_lookup, find_tables, find_rows),
+            "assignments": find_assignments,
+            "products": find_product,
+            "slices": find_slices,
+        }
+        | ({"layouts": find_layouts} if backend == "xnnpack" else {})
+    )
 
 
 def _first(*finders: Find) -> Find:

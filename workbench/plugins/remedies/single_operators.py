@@ -261,6 +261,17 @@ def _total(result: Any, x: Any, *given: Any, is_mean: bool = False) -> Any:
 _remedy("matrices", aten.mean.dim, aten.mean.default, **_SUMMED)(partial(_total, is_mean=True))
 
 
+@_remedy("matrices", aten.affine_grid_generator.default, text="as a product with its grid")
+def _grid(result: Any, theta: Any, size: Any, aligns: bool) -> Any:
+    """The places that affine maps give a grid: a product with the places that it has."""
+    batch, rank, columns = theta.shape
+    units = fn.pad(torch.eye(columns, dtype=theta.dtype)[:, None], (0, 0, 0, rank - 1))
+    places = fn.affine_grid(units, [columns, *size[1:]], aligns)[..., 0].flatten(1).t().contiguous()
+    moved = fn.linear(theta.reshape(batch * rank, columns), places)
+    moved = moved.reshape(batch, rank, places.shape[0]).transpose(1, 2)
+    return moved.reshape(result.shape)
+
+
 @_remedy(
     "norms",
     *(aten.var.dim, aten.var.correction, aten.var_mean.dim, aten.var_mean.correction),
