@@ -786,6 +786,11 @@ _KINDS = (
         lambda: tokens(lambda m, x: sums_of_steps(
             [x[:, step] for step in range(128)], torch.maximum)),
     )),
+    ("comparisons", "", "functions", (
+        lambda: image(lambda m, x: x * (fn.max_pool2d(x, 3, 1, 1) == x).float()),
+        lambda: image(lambda m, x: torch.where(x.abs() < x[:, :1].sigmoid(), x, x.tanh())),
+        lambda: tokens(lambda m, x: x.masked_fill((x > 0.5) & (x.flip(1) < 0.5), 0)),
+    )),
     ("numbers beside images", "", "layouts", (
         lambda: image(lambda m, x: x.sigmoid() * 0.5 + x.tanh()),
         lambda: image(lambda m, x: (x.tanh() + 1) / 2 - x.sigmoid()),

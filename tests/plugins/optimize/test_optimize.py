@@ -262,7 +262,7 @@ def test_a_quantised_branch_that_waits_for_itself_is_refused_with_what_helps(tmp
     """ExecuTorch lowers the sum and what it reads as one, which then depends on itself."""
     model = LoadedModel("gated", Gated().eval(), (torch.randn(1, 8, 8, 8),))
     dtypes = (("", "fp32"), ("gate", "fp32"))
-    with pytest.raises(wb.WorkbenchError, match="wait for each other.*-> keep a layer before"):
+    with pytest.raises(wb.WorkbenchError, match=r"wait for each other.*-> keep a layer before"):
         export_quietly(model, tmp_path, dtype="int8", module_dtypes=dtypes)
     export = export_quietly(
         model, tmp_path, dtype="int8", module_dtypes=(*dtypes, ("stem", "fp32"))

@@ -25,6 +25,7 @@ from workbench.graphs import (
 from workbench.plugins.remedies.assignments import find_assignments
 from workbench.plugins.remedies.branches import find_branches
 from workbench.plugins.remedies.channels_last import find_layouts
+from workbench.plugins.remedies.comparisons import find_comparison
 from workbench.plugins.remedies.equivalence import (
     Equivalent,
     Finder,
@@ -126,7 +127,7 @@ def _list_finders(backend: str) -> dict[str, Find]:
             "masks": find_masks,
             "broadcasts": find_broadcasts,
             "loops": find_loops,
-            "functions": _first(functions, find_function),
+            "functions": _first(functions, find_function, find_comparison),
             "matrices": _first(matrices, find_sums, find_matrices),
             "affine": _first(partial(find_branches, name="affine"), find_fold),
             "lookups": _first(find_lookup, find_tables, find_rows),
