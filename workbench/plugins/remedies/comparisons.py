@@ -49,7 +49,7 @@ _TRUTHS: dict[Any, Number] = {
 }
 #: What makes numbers of truth values, by its overloads and in the order of their arguments.
 _CHOICES: dict[Any, Number] = {
-    **dict.fromkeys((aten.to, aten._to_copy, aten.type_as), lambda truth, *_: truth),
+    **dict.fromkeys((aten.to, aten.type_as), lambda truth, *_: truth),
     aten.mul: lambda x, y: x * y,
     aten.where: lambda truth, x, y: x * truth + y * _no(truth),
     aten.masked_fill: lambda x, truth, y: x * _no(truth) + y * truth,
