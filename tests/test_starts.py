@@ -130,18 +130,6 @@ def test_times_of_starts_that_others_decided_are_not_stated(tmp_path):
     rows = needs.resources.set_index("resource")
     assert rows.loc["cold first output", ["low", "high"]].isna().all()
     assert rows.loc["first output", ["low", "high"]].notna().all()
-    assert "of 3 starts that scatter too much for an interval" in str(needs.caveats)
-    assert "±" not in str(needs.caveats)
-
-
-def test_a_check_of_starts_names_their_measurement(tmp_path):
-    starts = [make_start("a", n, scale=scale) for n, scale in enumerate((1, 1, 9))]
-    starts += [make_start("control", n) for n in range(3)]
-    names = dict.fromkeys(("a", "control"), 6.0)
-    run = open_made_run(tmp_path, names, traced=1, changes={"starts": tuple(starts)})
-    checks = run.checks["check"]
-    assert checks[checks.str.startswith("starts of")].tolist() == ["starts of a"]
-    assert "starts of a: first output " in str(run["a"].caveats)
 
 
 @pytest.fixture(scope="module")

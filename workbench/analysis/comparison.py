@@ -454,12 +454,8 @@ class Comparison(Noun):
     @property
     def caveats(self) -> list[str]:
         """What weakens the verdict."""
-        verdict = self.verdict
         caveats = [emulation.EMULATED] if self.emulated else describe_use(self.uses)
-        caveats += verdict.objections
-        if verdict.outcome == "inconclusive" and not verdict.busy and verdict.detectable < 10:
-            least = wording.format_share(verdict.detectable)
-            caveats.append(f"inconclusive: only a change above {least} was detectable")
+        caveats += self.verdict.objections
         if not self.within_run:
             what = "the interval does not cover what changed on the machine in between"
             offer = "wb.profile([before, after]) measures both side by side"

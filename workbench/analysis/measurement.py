@@ -280,7 +280,6 @@ class Measurement(Noun):
         rows = [*quality.check_program(subject, self.export, self.dtypes)]
         if self.impossible:
             rows.append((f"parts of {self.label} are possible", "fail", self.impossible))
-        rows += resources.check_starts(self.starts, self.label)
         if problem := self.run.etrecord_problem:
             rows.append(("layers", "note", problem))
         return rows

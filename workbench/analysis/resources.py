@@ -1,12 +1,12 @@
 """What a program needs besides time: memory, and the time until its first output."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pandas as pd
 
-from workbench import frames, wording
+from workbench import frames
 from workbench.analysis.speedup import MARGIN, speedup_of_restarts
 from workbench.analysis.statistics import half_width
 from workbench.records.exports import Export
@@ -24,25 +24,6 @@ def list_start_times(starts: Iterable[Start], clock: str = "ns") -> pd.Series:
 def in_mode(starts: Iterable[Start], mode: str) -> list[Start]:
     """The starts of a mode: ``time``, ``cold`` or ``memory``."""
     return [start for start in starts if start.mode == mode]
-
-
-def check_starts(starts: Sequence[Start], subject: str) -> Iterator[tuple[str, str, str]]:
-    """Starts whose times have no interval: rows of checks."""
-    warm, cold = (list_start_times(in_mode(starts, mode)) for mode in ("time", "cold"))
-    loose = {"first output": warm, "cold first output": cold}
-    loose = {name: times for name, times in loose.items() if _is_loose(times)}
-    if loose:
-        times = " and ".join(
-            f"{name} {wording.format_ms(values.mean())}" for name, values in loose.items()
-        )
-        count = max(map(len, loose.values()))
-        text = f"{times}, of {count} starts that scatter too much for an interval"
-        yield f"starts of {subject}", "note", text
-
-
-def _is_loose(times: pd.Series) -> bool:
-    """Whether the interval of starts reaches below zero."""
-    return len(times) > 1 and float(half_width(times.to_numpy())) > times.mean()
 
 
 def measure_resources(starts: Sequence[Start]) -> dict[str, tuple[str, pd.Series]]:
