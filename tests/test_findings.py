@@ -589,6 +589,14 @@ def test_findings_are_ranked_and_well_formed():
     assert (table["high_ms"] <= measured(*program).traced_ms * 1.01).all()
 
 
+@pytest.mark.parametrize("baseline", ["avx512_off", "avx512_on"])
+def test_a_gain_is_positive_and_in_its_interval_whichever_side_is_the_baseline(baseline):
+    run = wb.open_run(wb.sample_run("mobilenet_v3_small"), baseline=baseline)
+    gains = [each.gain for each in run.opportunities if each.gain.of == "latency"]
+    known = [gain for gain in gains if math.isfinite(gain.ms)]
+    assert known and all(gain.ms > 0 and gain.low <= gain.ms <= gain.high for gain in known)
+
+
 def made(rule, ms=math.nan, operators="", of="latency", basis="twin", **others):
     """A finding of a rule about operators, of a program of 100 ms."""
     gain = Gain(ms, 0.9 * ms, 1.1 * ms, basis, of=of)

@@ -10,7 +10,7 @@ class TestCore(NotebookTests):
     answers = {  # noqa: RUF012
         "00_check_setup": r"\w+ hides \w+, \w+",
         "01_first_profile": r"(Convolution|Elementwise): \+\d+ points of its share, [+-]0\.\d+ ms",
-        "02_export_a_model": r"(fp16|int8)( \w+)? leaves out \w+::\S+, [1-9]\d* times",
+        "02_export_a_model": r"(fp16|int8)( \w+)? leaves out \w+::\S+: [1-9]\d* of them",
         "03_run_an_ab_experiment": r"(0\.9|1\.0)\d+x, with nothing changed",
         "04_read_a_trace": r"> [1-9]\.\d %",
         "05_categories_and_the_ledger": r"[1-9]\d % of the time: at most \d+\.\dx",

@@ -24,6 +24,10 @@ _NO_PLACE = (
     ".jp-OutputArea-child:has(.{0}) + .jp-OutputArea-child:not(:has(.jp-OutputArea-output *))"
     " {{ display: none; }}"
 )
+#: Lists and buttons of Jupyter's widgets show the focus of the keyboard by a pale border only.
+_FOCUS = (
+    ".jupyter-widgets :is(select, button):focus-visible { outline: 2px solid #4c8dff !important; }"
+)
 _AGAIN = "Run the cell again to select."
 
 
@@ -63,7 +67,7 @@ class KeptBox(widgets.VBox):
     def __init__(self, children: Sequence[widgets.Widget], kept: Any = None):
         self.still, self.kept = _name_still(), kept
         self._replace: Callable[[Any], None] = lambda kept: None
-        hidden = widgets.HTML(f"<style>.{self.still} {{ display: none; }}</style>")
+        hidden = widgets.HTML(f"<style>.{self.still} {{ display: none; }} {_FOCUS}</style>")
         super().__init__([*children, hidden])
 
     def keep(self, kept: Any) -> None:

@@ -85,7 +85,7 @@ def find_compute_bound(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
     products = {key: step for key, step in list_products(m).items() if key in unclaimed}
     rows = table[near & table["key"].isin(products) & (table["dtype"] == "fp32")]
     ratio = m.roof.peak("int8") / m.roof.peak("fp32")
-    if rows.empty or ratio <= 1:
+    if rows.empty or 0.75 * ratio <= 1:  # kernels reach about three quarters of a peak
         return
     linear = rows["key"].map(lambda key: products[key].type == "FullyConnected")
     dtype = "int8dyn" if rows["mean_ms"][linear].sum() > rows["mean_ms"].sum() / 2 else "int8"
