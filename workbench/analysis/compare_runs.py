@@ -110,17 +110,17 @@ def pair_runs(
     return pairs
 
 
-def find_measurements(names: Sequence[str], categories: str | Path = "") -> dict[str, Measurement]:
+def find_measurements(names: Sequence[str]) -> dict[str, Measurement]:
     """The measurements named ``RUN_DIR[:EXPERIMENT[:THREADS]]``, by name.
 
     Without an experiment, that is the candidate of the run's first comparison; without threads,
-    the first thread count. ``categories`` is as for `open_run`.
+    the first thread count.
     """
     opened = cache(open_run)
     measurements = {}
     for name in names:
         folder, experiment, threads = split_name(name)
-        run = opened(folder, categories=categories)
+        run = opened(folder)
         if threads and not threads.isdecimal():
             thread_counts = map(str, run.record.plan.threads)
             raise unknown_name("thread count", threads, thread_counts, where=folder)
@@ -317,7 +317,6 @@ def combine_runs(
     measurements: Sequence[str | Run | Measurement] | Mapping[str, Measurement],
     *,
     across: str | Collection[str] | None = None,
-    categories: str | Path = "",
 ) -> Comparisons:
     """Put measurements side by side, and compare each with the first of them.
 
@@ -329,8 +328,6 @@ def combine_runs(
     across
         Which of ``program``, ``threads``, ``device`` and ``build`` may differ. By default all; then
         some may be emulated, which come last and have no times.
-    categories
-        As for `open_run`.
 
     Raises
     ------
@@ -350,9 +347,7 @@ def combine_runs(
     """
     check_several(measurements)
     if not isinstance(measurements, Mapping):
-        measurements_of = find_measurements(
-            [m for m in measurements if isinstance(m, str)], categories
-        )
+        measurements_of = find_measurements([m for m in measurements if isinstance(m, str)])
         given = (each.subject if isinstance(each, Run) else each for each in measurements)
         opened = [measurements_of[each] if isinstance(each, str) else each for each in given]
         sides = sorted(opened, key=lambda m: m.emulated)

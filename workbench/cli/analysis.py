@@ -119,15 +119,16 @@ def report(
     if len(runs) == 1 and out:
         hint = "the report of one run is in its folder"
         raise UsageError("needs several runs", where="--out", hint=hint)
-    if len(runs) > 1 and (notebook or parameters):
-        raise UsageError("is for the report of one run", where="--notebook")
+    if len(runs) > 1 and (notebook or parameters or categories):
+        where = "--notebook" if notebook or parameters else "--categories"
+        raise UsageError("is for the report of one run", where=where)
     if len(runs) > 1 and baseline:
         raise UsageError("of several runs, the first is the baseline", where="--baseline")
     check_experiment(Path(runs[0]), baseline, "--baseline")
     if len(runs) > 1:
         from workbench.report.combined import write_combined
 
-        files = write_combined(runs, out, categories)
+        files = write_combined(runs, out)
     else:
         from workbench.report.report import make_report
 
@@ -155,7 +156,6 @@ def report(
     help="Try the remedies of the first findings, then those that help together; or that of one "
     "finding, or with `together` all that help.",
 )
-@click.option("--top", default=3, show_default=True, help="With --check: findings to try.")
 @click.option("--budget", type=DURATION, help="With --check: the longest that one may take.")
 @click.option(
     "--apply",
@@ -170,7 +170,7 @@ def report(
     "--model", default="", help="With --check, --apply: the run's model, if it is code in a file."
 )
 def findings(
-    run_dir: Path, experiment: str, threads: int | None, baseline: str, check: str, top: int,
+    run_dir: Path, experiment: str, threads: int | None, baseline: str, check: str,
     budget: float | None, apply: str, model: str,
 ) -> Output:  # fmt: skip
     """List optimisation opportunities, the most promising first."""
@@ -194,10 +194,9 @@ def findings(
     if check:
         from workbench.analysis.trials import find_trials
 
-        limits = {"finding": "" if check == "first" else check, "top": top}
-        limits |= {"budget_s": budget} if budget else {}
+        finding, limits = "" if check == "first" else check, {"budget_s": budget} if budget else {}
         with show_progress() as progress:
-            find_trials()(measurement, model or None, progress=progress, **limits)
+            find_trials()(measurement, model or None, finding=finding, progress=progress, **limits)
     opportunities = measurement.opportunities
     records = [to_record(each, rank) for rank, each in enumerate(opportunities, 1)]
     record = {"run_dir": run_dir, "emulated": measurement.emulated, "findings": records}
@@ -244,7 +243,6 @@ def measure_applied(run: Run, name: str, model: str) -> Output:
     callback=one_of("part", PARTS, "--by"),
     help="Also compare by layer, category or operator.",
 )
-@CATEGORIES
 @with_limits
 @click.option("--junit", type=PATH, help="Also write JUnit XML; with --fail-above.")
 def compare(
@@ -252,7 +250,6 @@ def compare(
     baseline: Path | None,
     across: tuple[str, ...],
     by: str | None,
-    categories: str,
     junit: Path | None,
     limits: dict[str, float],
 ) -> Output:
@@ -268,11 +265,9 @@ def compare(
 
     if junit and not limits:
         raise UsageError("needs --fail-above", where="--junit")
-    if baseline and (len(names) > 1 or by or categories):
+    if baseline and (len(names) > 1 or by):
         raise UsageError("compares the whole of one run", where="--baseline")
-    gate = compare_named(
-        names, baseline=baseline or "", across=across, by=by, limits=limits, categories=categories
-    )
+    gate = compare_named(names, baseline=baseline or "", across=across, by=by, limits=limits)
     if junit:
         write_junit(gate, junit)
     step = command_line("findings", names[-1].partition(":")[0])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -88,8 +87,7 @@ def export(model: str, out: Path | None, export: ExportOptions) -> Output:
 @click.argument("subject", type=PATH, metavar="MODEL.pte")
 @RUN_OPTIONS
 @OUT
-@click.option("--verbose", is_flag=True, help="Print the command line of every runner.")
-def run(subject: Path, out: Path | None, measure: MeasureOptions, verbose: bool) -> Output:
+def run(subject: Path, out: Path | None, measure: MeasureOptions) -> Output:
     """Measure a .pte with a CPU extension off and on, or several side by side.
 
     Prints the run's folder.
@@ -98,8 +96,6 @@ def run(subject: Path, out: Path | None, measure: MeasureOptions, verbose: bool)
     from workbench import workflow
     from workbench.report.artifacts import outline_run
 
-    if verbose:
-        logging.basicConfig(level=logging.INFO, format="%(message)s")
     with show_progress() as progress:
         result = workflow.measure(subject, options=measure, root=out, progress=progress)
     lines = [*(ab.text for ab in result.comparisons), *_summarize(result), str(result.path)]

@@ -43,11 +43,9 @@ _KERNELS = 4  #: Kinds of operators in a sentence.
 _FINDINGS = 6  #: Findings before a fold.
 
 
-def write_combined(
-    names: Sequence[str], out: str | Path | None = None, categories: str | Path = ""
-) -> list[Path]:
+def write_combined(names: Sequence[str], out: str | Path | None = None) -> list[Path]:
     """Write the combined report of several measurements; returns its files."""
-    several = combine_runs(names, categories=categories)
+    several = combine_runs(names)
     folder = Path(out or f"combined_{safe_name('_'.join(several.models))}")
     first, *others = several.measurements
     title = f"{' and '.join(others[:_NAMED])}{' ...' * (len(others) > _NAMED)} against {first}"

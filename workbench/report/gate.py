@@ -97,7 +97,6 @@ def compare_named(
     across: Collection[str] = (),
     by: str | None = None,
     limits: Limits | None = None,
-    categories: str | Path = "",
 ) -> Gate:
     """Compare measurements with the first of them, or with the same of an earlier run.
 
@@ -108,7 +107,7 @@ def compare_named(
     limits = limits or {}
     if baseline:
         return _compare_earlier(pair_runs(baseline, names[0], across), limits)
-    subject, measurements = _find_sides(names, categories)
+    subject, measurements = _find_sides(names)
     if subject and not any(any(split_name(name)[1:]) for name in names):
         across = {*across, "program"}  # two runs, such as before and after an edit
     check_comparable(measurements.values(), across)
@@ -137,14 +136,14 @@ def _compare_earlier(pairs: Mapping[str, Comparison], limits: Limits) -> Gate:
     return judge_pairs(pairs, limits, [*pairs], notes, verdicts=True)
 
 
-def _find_sides(names: Sequence[str], categories: str | Path) -> tuple[str, dict[str, Measurement]]:
+def _find_sides(names: Sequence[str]) -> tuple[str, dict[str, Measurement]]:
     """Measurements by name; of one run, its two sides. What a comparison of two is about."""
     if len(names) == 1 and not any(split_name(names[0])[1:]):
-        pair = open_run(names[0], categories=categories).compare()
+        pair = open_run(names[0]).compare()
         sides = {side.label: side for side in (pair.baseline, pair.candidate)}
         return f"{pair.candidate.label} against {pair.baseline.label}", sides
     check_several(names)
-    measurements = find_measurements(names, categories)
+    measurements = find_measurements(names)
     if len(names) > 2:
         return "", measurements
     before, after = measurements.values()
