@@ -41,7 +41,7 @@ UNUSED = "jedi"
 IMPORTED = (
     "torch._inductor torch.onnx torch._numpy networkx executorch.exir executorch.runtime "
     "executorch.backends.xnnpack.partition.xnnpack_partitioner torchao.quantization",
-    "pandas matplotlib.pyplot ipykernel.kernelapp workbench.cli workbench.live workbench.workflow "
+    "pandas matplotlib.pyplot ipykernel.kernelapp workbench.cli workbench.workflow "
     "workbench.report.kernel workbench.plots.pickers workbench.plots.views",
 )
 #: Seconds for a connection to a package index, and for an answer of all indexes.

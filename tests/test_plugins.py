@@ -281,7 +281,7 @@ def test_the_page_says_all_that_a_plug_in_may_add():
 def test_the_core_needs_no_plug_in():
     code = (
         "import sys, warnings; sys.modules['workbench.plugins'] = None; import workbench as wb;"
-        "warnings.simplefilter('ignore'); from workbench import cli, live, magics;"
+        "warnings.simplefilter('ignore'); from workbench import cli, magics;"
         "run = wb.open_run(wb.sample_run()); print(len(run.findings) > 0);"
         "wb.explore(run); wb.show(run); wb.show(run, 'findings', 'quality')"
     )

@@ -173,21 +173,6 @@ def test_delegates_of_several_backends_are_read_with_what_they_log(tmp_path):
     assert {o.module_class for o in program.layers.methods[0].origins} == {"Two"}
 
 
-@pytest.mark.cases
-def test_a_program_is_measured_by_its_button(plain, monkeypatch, capsys):
-    displayed = []
-    monkeypatch.setenv("WORKBENCH_WIDGETS", "1")
-    with monkeypatch.context() as patch:
-        patch.setattr("workbench.live.display", displayed.append)
-        plain._ipython_display_()
-    shown = displayed[-1]
-    assert "Conv2d" in str(shown.kept) and shown.run is None
-    shown.button.click()
-    assert shown.run.record.plan.sha256 == plain.sha256
-    assert shown.button.description == "Measure again"
-    assert all(words in str(shown.kept) for words in ("quality", "Conv2d"))
-
-
 # A saved program may be a stranger's.
 
 

@@ -5,20 +5,21 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-import pkgutil
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from workbench import store
+from workbench import plugin, store
 from workbench.errors import StoreError, WorkbenchError
 from workbench.export.bundled import unpack
 from workbench.export.layers import needs_data, outline_pte
 from workbench.frames import DEPENDENCE
 from workbench.options import RUNTIMES
+from workbench.progress import is_interactive
 from workbench.records.exports import Export, Tensor
 from workbench.records.layers import Layers
+from workbench.shown import show_noun
 from workbench.upstream import tree_flatten, tree_map_tensors, tree_unflatten
 from workbench.wording import format_size
 
@@ -172,11 +173,10 @@ class Program:
         return {name: text for name, text in facts.items() if text}
 
     def _ipython_display_(self) -> None:
-        pkgutil.resolve_name(_DISPLAY)(self)
+        from IPython.display import display
 
-
-#: What shows a program in a notebook: a reference, because it is in a layer above.
-_DISPLAY = "workbench.live:show_program"
+        widget = plugin.find("attributes", "workbench.ProgramMap") if is_interactive() else None
+        display((widget or show_noun)(self))
 
 
 def list_etrecords(pte: Path) -> list[Path]:
