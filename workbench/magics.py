@@ -96,12 +96,12 @@ def run_magic(shell: InteractiveShell, line: str, cell: str | None = None) -> ob
 def _find_arguments(command: click.Command, words: Sequence[str]) -> list[int]:
     """Places of the words that are neither options nor values of options."""
     marked = [word if word.startswith("-") else str(place) for place, word in enumerate(words)]
-    values, others, _ = command.make_parser(click.Context(command)).parse_args(marked)
+    values, rest, _ = command.make_parser(click.Context(command)).parse_args(marked)
     for param in command.params:
         value = values.get(str(param.name)) if isinstance(param, click.Argument) else None
         if isinstance(value, str | tuple):  # else it is missing
-            others = [value, *others] if isinstance(value, str) else [*value, *others]
-    return [int(place) for place in others if place.isdecimal()]
+            rest = [value, *rest] if isinstance(value, str) else [*value, *rest]
+    return [int(place) for place in rest if place.isdecimal()]
 
 
 def _look_up(shell: InteractiveShell, word: str) -> Any:

@@ -271,14 +271,14 @@ def apply_effort(
     Of options whose names are not given, those that differ from the default count as given.
     """
     default = MeasureOptions()
-    kept = {*given} | {
+    named = {*given} | {
         field.name
         for field in fields(measure)
         if getattr(measure, field.name) != getattr(default, field.name)
     }
-    if kept & {"runs", "processes"}:  # a time would take their place
-        kept.add("budget_s")
-    settings = {name: value for name, value in EFFORTS[effort].items() if name not in kept}
+    if named & {"runs", "processes"}:  # a time would take their place
+        named.add("budget_s")
+    settings = {name: value for name, value in EFFORTS[effort].items() if name not in named}
     return replace(measure, **settings)
 
 

@@ -300,9 +300,9 @@ def _remember(graph: str, given: Any, inputs: Any, model: LoadedModel) -> None:
         settings, module = {}, given
     with contextlib.suppress(TypeError):  # names, and classes that refuse references
         _EXPORTED[graph] = _Exported(weakref.ref(module, _forget), inputs, settings)
-    kept = _KEPT.get()
-    if kept is not None:
-        kept[graph] = model
+    modules = _KEPT.get()
+    if modules is not None:
+        modules[graph] = model
 
 
 def _forget(module: weakref.ref[Any]) -> None:

@@ -128,12 +128,12 @@ def _explain_lowering(
     """What is wrong, the user's line and a hint, if upstream says which node it does not lower."""
     if missing := re.search(r"Missing out variants: \{([^}]*)\}", text):
         raise no_kernel_error(sorted(re.findall(r"[\w:]+", missing[1])), exported, origin)
-    if kept := _KEPT_WHOLE.search(text):
-        name = kept[1].replace(".", "::")
+    if match := _KEPT_WHOLE.search(text):
+        name = match[1].replace(".", "::")
         for node, graph in list_calls(exported.graph_module):
             if schema_name(node.target) == name and graph is not exported.graph_module:
                 what = (
-                    f"{kept[1]} is in the body of control flow: XNNPACK's partitioner keeps it "
+                    f"{match[1]} is in the body of control flow: XNNPACK's partitioner keeps it "
                     "whole, but does not look into bodies"
                 )
                 line = user_line_of_node(node)

@@ -69,7 +69,7 @@ def outline_program(program: ExecutorchProgramManager) -> Layers:
     layers, sources = outline_pte(program.buffer), Sources()
     handles, computed, logged = program.debug_handle_map, program.methods, program.delegate_map
     # Others return constants.
-    kept = {n: m for n, m in enumerate(layers.methods) if m.name in computed}
+    called = {n: m for n, m in enumerate(layers.methods) if m.name in computed}
     methods = tuple(
         add_origins(
             method,
@@ -78,9 +78,9 @@ def outline_program(program: ExecutorchProgramManager) -> Layers:
             logged.get(method.name, {}),
             sources,
         )
-        for method in kept.values()
+        for method in called.values()
     )
-    places: dict[int | None, int | None] = {number: place for place, number in enumerate(kept)}
+    places: dict[int | None, int | None] = {number: place for place, number in enumerate(called)}
     file = tuple(replace(part, method=places.get(part.method)) for part in layers.file)
     return replace(layers, methods=methods, file=file, sources=sources.read())
 

@@ -230,8 +230,8 @@ def _needs_cast(model: LoadedModel, dtype: torch.dtype) -> bool:
     calls = (model.example_inputs, model.kwargs, model.traced_inputs, model.calibration)
     tensors = [*model.module.parameters(), *model.module.buffers(), *tree_leaves(calls)]
     dtypes = {each.dtype for each in tensors if isinstance(each, torch.Tensor)}
-    kept = {torch.float32, torch.float64} if dtype == torch.float32 else {dtype}
-    return any(each.is_floating_point and each not in kept for each in dtypes)
+    floats = {torch.float32, torch.float64} if dtype == torch.float32 else {dtype}
+    return any(each.is_floating_point and each not in floats for each in dtypes)
 
 
 def suggest_rewrites(

@@ -53,12 +53,12 @@ def quantize_activations(
     graph = exported.module()
     if "copies" in options.rewrite:
         counts["copies"] += _copy_shared(graph)
-    kept: Kept = defaultdict(set)
-    quantizers = [_make_quantizer(dtype, options, kept) for dtype in sorted(dtypes)]
+    in_float: Kept = defaultdict(set)
+    quantizers = [_make_quantizer(dtype, options, in_float) for dtype in sorted(dtypes)]
     # The quantiser's filter does not apply to concatenations.
     if "concatenations" in options.rewrite:
-        kept["concatenations"] = {*filter(_is_uneven, graph.graph.nodes)}
-    keep_in_float(kept["concatenations"] | _list_other(graph.graph, options))
+        in_float["concatenations"] = {*filter(_is_uneven, graph.graph.nodes)}
+    keep_in_float(in_float["concatenations"] | _list_other(graph.graph, options))
     quantizer = quantizers[0] if len(quantizers) == 1 else ComposableQuantizer(quantizers)
     prepared = quantize_pt2e.prepare_pt2e(graph, quantizer)
     with torch.no_grad():
@@ -66,7 +66,7 @@ def quantize_activations(
             prepared(*args, **kwargs)
         before = torch.fx.GraphModule(prepared, copy.deepcopy(prepared.graph))
         graph = quantize_pt2e.convert_pt2e(prepared)
-    counts.update({name: len(nodes) for name, nodes in kept.items()})
+    counts.update({name: len(nodes) for name, nodes in in_float.items()})
     if "readers" in options.rewrite:
         counts["readers"] += _split_dequantized(graph)
     return graph, before
@@ -76,7 +76,7 @@ def quantize_activations(
 Kept = dict[str, set[torch.fx.Node]]
 
 
-def _make_quantizer(dtype: str, options: ExportOptions, kept: Kept) -> Any:
+def _make_quantizer(dtype: str, options: ExportOptions, in_float: Kept) -> Any:
     """Upstream's quantiser for one dtype; it has a filter only where something may be ``kept``."""
     from executorch.backends.xnnpack.quantizer.xnnpack_quantizer import (
         XNNPACKQuantizer,
@@ -96,7 +96,7 @@ def _make_quantizer(dtype: str, options: ExportOptions, kept: Kept) -> Any:
             return True
         reasons = [name for name, applies in chosen.items() if applies(node)]
         for name in reasons:
-            kept[name].add(node)
+            in_float[name].add(node)
         wanted = options.dtype_of(module_path(node))
         return wanted == dtype and not reasons
 

@@ -209,14 +209,14 @@ class _Watch:
 
 def _keep_innermost(matches: Sequence[_Match]) -> list[_Match]:
     """Of expressions inside of each other that have one value, the innermost."""
-    kept = [
+    innermost = [
         each
         for each in matches
         if not {id(node) for node in _list_read(each[1])} & {id(other[1]) for other in matches}
     ]
-    if lost := {each[3].result for each in matches} - {each[3].result for each in kept}:
+    if lost := {each[3].result for each in matches} - {each[3].result for each in innermost}:
         raise Unwritable(f"it is there several times in one expression ({min(lost)})")
-    return kept
+    return innermost
 
 
 def _mark(source: str, place: _Place) -> str:

@@ -123,8 +123,8 @@ def account_memory(m: Measurement) -> pd.DataFrame | None:
     first = stages[len(names) - 2]
     text = "workspace and tables that the first inference allocates"
     parts["first inference"] = text, _allocated(first, last)
-    if kept := last.kept - loaded.kept:
-        parts["heap kept"] = "free again, and kept by malloc for later", kept
+    if free_bytes := last.kept - loaded.kept:
+        parts["heap kept"] = "free again, and kept by malloc for later", free_bytes
     if freed := last.peak - resident:
         parts["freed"] = "resident for a time while loading", freed
     rest = last.peak - sum(size for _, size in parts.values())

@@ -189,8 +189,8 @@ class _Reader:
                     sums = self.read_operator(node)
                 except Refused:
                     sums = []
-            kept = [self.keep(node)] if self.fits(node) else []
-            self.finder.memory[key] = sums or kept
+            itself = [self.keep(node)] if self.fits(node) else []
+            self.finder.memory[key] = sums or itself
         return self.finder.memory[key]  # type: ignore[no-any-return]
 
     def read_before(self, node: Node) -> list[Sum]:
@@ -287,8 +287,8 @@ class _Reader:
         factors, offset = (one - nothing).reshape(count), _keep_nonzero(nothing.reshape(count))
         results = []
         for each in self.read_before(source):
-            first, *others = (term.scale(factors) for term in each.terms)
-            results.append(replace(each, terms=(first.shift(offset), *others)).join(node))
+            first, *further_terms = (term.scale(factors) for term in each.terms)
+            results.append(replace(each, terms=(first.shift(offset), *further_terms)).join(node))
         return results
 
     def read_layer(self, node: Node) -> tuple[Filter, Bias] | None:
@@ -424,9 +424,9 @@ class _Reader:
             return reduce(aten.add.Tensor, results)
 
         text = _describe(layers, joins, about, terms, self.kind)
-        kept = after / before if is_merged else 0.0
+        work_share = after / before if is_merged else 0.0
         return self.compare(Equivalent(
-            name, text, tuple(nodes), last, sources, build, kept,
+            name, text, tuple(nodes), last, sources, build, work_share,
             constants=tuple(each for _, constants in writers for each in constants),
             about=tuple(about),
         ))  # fmt: skip

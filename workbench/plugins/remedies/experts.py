@@ -55,9 +55,9 @@ def find_experts(finder: Finder, last: Node) -> Equivalent | None:
         gated = [t for t in weighted if chosen in _list_before(finder, [t.args[place]])]
         if chosen and len(gated) >= _LEAST:
             gates, outputs = ([term.args[each] for term in gated] for each in (place, 1 - place))
-            others = [term for term in terms if term not in gated]
+            plain_terms = [term for term in terms if term not in gated]
             choice = _Choice(chosen, gates, nodes)
-            part = _find_weighted(finder, last, outputs, choice, [*gated, *sums], others)
+            part = _find_weighted(finder, last, outputs, choice, [*gated, *sums], plain_terms)
             if part:
                 return part
     return None
@@ -218,7 +218,7 @@ class _Experts:
 
 def _find_weighted(
     finder: Finder, last: Node, outputs: Sequence[Node], choice: _Choice, more: list[Node],
-    others: Sequence[Node],
+    plain_terms: Sequence[Node],
 ) -> Equivalent | None:  # fmt: skip
     """A sum of terms and of experts times a gate, as one of those whose gate is not zero."""
     chosen, gates = choice.chosen, choice.gates
@@ -227,7 +227,7 @@ def _find_weighted(
     whole = rows * result[-1] == elements(last)
     if not whole or not all(shapes) or elements(chosen) % rows:
         return None
-    if any(value(each).shape != value(last).shape for each in others):
+    if any(value(each).shape != value(last).shape for each in plain_terms):
         return None
     for weights in choice.nodes:
         read = _read_gates(finder, gates, chosen, weights) if weights is not chosen else None
@@ -246,17 +246,17 @@ def _find_weighted(
         y = aten.reshape.default(aten.bmm.default(weights, y), result)
         return reduce(aten.add.Tensor, terms, y)
 
-    return _write(finder, last, experts, (chosen, weights, *others), join, [*masks, *more])
+    return _write(finder, last, experts, (chosen, weights, *plain_terms), join, [*masks, *more])
 
 
 def _find_selected(finder: Finder, last: Node, stack: Node) -> Equivalent | None:
     """Some of the results of experts, which are put together, as those alone."""
     experts, result = _Experts(finder, stack.all_input_nodes), list(value(last).shape)
-    others = [node for node in finder.varying(last) if node is not stack]
-    chosen, _ = _find_choice(finder, others)
+    operands = [node for node in finder.varying(last) if node is not stack]
+    chosen, _ = _find_choice(finder, operands)
     if chosen is None or len(readers(stack)) > 1 or not experts.are_alike():
         return None
-    places = _list_between(finder, others, {chosen})
+    places = _list_between(finder, operands, {chosen})
     whole = elements(chosen) // experts.tokens * elements(experts.outputs[0])
     if places is None or whole != elements(last):
         return None
@@ -328,11 +328,11 @@ def _write(
 ) -> Equivalent | None:  # fmt: skip
     """The chosen experts, if these are fewer than all, which were shown to compute the same."""
     count, rows, source, chosen = len(experts.outputs), experts.tokens, experts.source, given[0]
-    kept = elements(chosen) / count
+    work_share = elements(chosen) / count
     nodes = sorted({*experts.nodes, *more}, key=finder.place.__getitem__)
     inside, copies = {*nodes}, sorted(experts.copies, key=finder.place.__getitem__)
     alone = all(inside.issuperset(readers(node)) for node in experts.nodes)
-    if source is None or _LEAST_CHOICE * kept >= 1 or not alone:
+    if source is None or _LEAST_CHOICE * work_share >= 1 or not alone:
         return None
 
     sources, stacks = tuple(dict.fromkeys((source, *given))), experts.stack()
@@ -355,5 +355,13 @@ def _write(
         return None
     text = f"{elements(chosen) // rows} of {count} experts, those that are chosen, instead of all"
     return Equivalent(
-        "experts", text, (*copies, *nodes), last, sources, build, kept, worst, constants=stacks
+        "experts",
+        text,
+        (*copies, *nodes),
+        last,
+        sources,
+        build,
+        work_share,
+        worst,
+        constants=stacks,
     )

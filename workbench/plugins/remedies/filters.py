@@ -98,9 +98,9 @@ class Filter:
 
 
 def _find_grid(places: Iterable[int]) -> range:
-    first, *others = sorted(places)
-    step = math.gcd(*(place - first for place in others)) or 1
-    return range(first, max(others, default=first) + 1, step)
+    first, *later = sorted(places)
+    step = math.gcd(*(place - first for place in later)) or 1
+    return range(first, max(later, default=first) + 1, step)
 
 
 def _collect(taps: Iterable[tuple[Place, torch.Tensor]]) -> Taps:

@@ -143,8 +143,8 @@ def _fold_parts(
     part = _prove(finder, text, members, layer, order, build, constants, inside)
     if part and more < 0:  # arithmetic of the layer goes, too
         work = elements(layer) * weights[0].numel()
-        kept = (work + more) / (work + sum(map(count_work, inside)))
-        return replace(part, kept=kept, about=part.nodes)
+        work_share = (work + more) / (work + sum(map(count_work, inside)))
+        return replace(part, kept=work_share, about=part.nodes)
     return part
 
 
@@ -187,9 +187,9 @@ def _fold_after(finder: Finder, layer: Node, nodes: list[Node], last: Node) -> E
         return None
     weights, bias = (each.after(tensor) for tensor in _weights_of(finder, layer))
     bias = bias + each.offset.to(bias.dtype)
-    work, others = rows * columns * weights[0].numel(), sum(map(count_work, nodes))
+    work, other_work = rows * columns * weights[0].numel(), sum(map(count_work, nodes))
     fewer = len(weights) < shape[axis]
-    if (len(weights) - shape[axis]) * work > others or not (fewer or each.changes()):
+    if (len(weights) - shape[axis]) * work > other_work or not (fewer or each.changes()):
         return None
     result = list(value(last).shape)
 
@@ -203,8 +203,8 @@ def _fold_after(finder: Finder, layer: Node, nodes: list[Node], last: Node) -> E
     sources: Any = (layer.args[0],)
     part = _prove(finder, text, (layer, *nodes), last, sources, build, (weights, bias), nodes)
     if part and fewer:  # arithmetic of the layer goes, too
-        kept = len(weights) * work / (shape[axis] * work + others)
-        return replace(part, kept=kept, about=part.nodes)
+        work_share = len(weights) * work / (shape[axis] * work + other_work)
+        return replace(part, kept=work_share, about=part.nodes)
     return part
 
 
@@ -261,34 +261,34 @@ def find_resized(finder: Finder, last: Node) -> Equivalent | None:
         parts = image.args[0]
         pieces = [*weights.split([value(part).shape[axis] for part in parts], 1)]
     grows = any(_grows(finder, part) for part in parts)
-    found = list(map(partial(_find_early, finder, layer), parts, pieces)) if grows else []
-    early = [each for each in found if each]
+    moved = list(map(partial(_find_early, finder, layer), parts, pieces)) if grows else []
+    early = [each for each in moved if each]
     if not any(each.text for each in early):
         return None
-    others = [place for place, each in enumerate(found) if each is None]
+    whole_places = [place for place, each in enumerate(moved) if each is None]
 
     def read_others(given: Mapping[Node, Any], weights: Any, bias: Any) -> Any:
-        rest = [given[parts[place]] for place in others]
+        rest = [given[parts[place]] for place in whole_places]
         x = aten.cat.default(rest, axis) if len(rest) > 1 else rest[0]
         return layer.target(x, weights, bias, *layer.args[3:])  # type: ignore[operator]
 
     terms = [(each.build, each.weights, each.repeats) for each in early]
-    if others:
-        whole = torch.cat([pieces[place] for place in others], 1)
+    if whole_places:
+        whole = torch.cat([pieces[place] for place in whole_places], 1)
         terms.insert(0, (read_others, whole, 1))
     inside = dict.fromkeys(node for each in early for node in each.nodes)
     before = _count_layer(layer, weights) + sum(map(count_products, inside))
     before += MOVED * sum(elements(each.nodes[-1]) for each in early)
     before += MOVED * elements(image) * joins
     after = sum(each.work for each in early)
-    after += sum(_count_layer(layer, pieces[place]) for place in others)
-    after += MOVED * sum(elements(parts[place]) for place in others) * (len(others) > 1)
+    after += sum(_count_layer(layer, pieces[place]) for place in whole_places)
+    after += MOVED * sum(elements(parts[place]) for place in whole_places) * (len(whole_places) > 1)
     after += MOVED * elements(layer) * (len(terms) - 1)
     if after > MOST_KEPT * before:
         return None
-    kept = (node for node in inside if node.target not in PRODUCTS)
-    constants = (x for node in kept for x in node.all_input_nodes if x in finder.constants)
-    read_by = [parts[place] for place in others] + [each.source for each in early]
+    cheap_nodes = (node for node in inside if node.target not in PRODUCTS)
+    constants = (x for node in cheap_nodes for x in node.all_input_nodes if x in finder.constants)
+    read_by = [parts[place] for place in whole_places] + [each.source for each in early]
     sources = tuple(dict.fromkeys([*read_by, *constants]))
 
     def build(*tensors: Any) -> Any:

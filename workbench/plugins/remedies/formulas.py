@@ -256,7 +256,7 @@ def _may_drop(finder: Finder, source: Node, nodes: list[Node]) -> bool:
 
 def _drop_before(finder: Finder, source: Node, nodes: list[Node]) -> Equivalent | None:
     """The operators of a part with the last one, which drops positions, before the others."""
-    *others, last = nodes
+    *before, last = nodes
     (operand,) = finder.varying(last)
     inputs = dict.fromkeys(each for node in nodes for each in node.all_input_nodes)
     constants = tuple(node for node in inputs if node in finder.constants)
@@ -267,18 +267,18 @@ def _drop_before(finder: Finder, source: Node, nodes: list[Node]) -> Equivalent 
             values[source] = aten.slice.Tensor(x, *_read_cut(last))
         else:
             values[source] = evaluate(last, values | {operand: x})
-        for node in others:
+        for node in before:
             values[node] = evaluate(node, values)
-        return reshape(values[others[-1]], value(last).shape)
+        return reshape(values[before[-1]], value(last).shape)
 
     x = finder.sample(source)
     result = build(x, *map(finder.constants.__getitem__, constants))
     sqnr_db = sqnr(result, finder.run(nodes, {source: x}))
     if sqnr_db < least_db(x):
         return None
-    layer = next(name_of(node) for node in others if node.target in PRODUCTS)
+    layer = next(name_of(node) for node in before if node.target in PRODUCTS)
     text = f"{layer} after {name_of(last)}, which drops positions"
-    about = () if last.target in PLACES else tuple(others)
+    about = () if last.target in PLACES else tuple(before)
     return Equivalent(
         "order", text, tuple(nodes), last, (source, *constants), build,
         elements(last) / elements(operand), sqnr_db, about=about,

@@ -80,8 +80,8 @@ def _read(node: Any) -> _Indexed | None:
     added = next((given[n] for n in ("source", "values", "src") if n in given), None)
     index = given["indices"] if index is None else index
     if isinstance(index, list | tuple):
-        (axis, index), *others = [pair for pair in enumerate(index) if pair[1] is not None]
-        if others or not given.get("accumulate", True):
+        (axis, index), *further_axes = [pair for pair in enumerate(index) if pair[1] is not None]
+        if further_axes or not given.get("accumulate", True):
             return None
     axis, nodes = axis % value(x).ndim, [node]
     if isinstance(added, Node) and is_static(added) and value(added).ndim == value(x).ndim:
@@ -284,18 +284,18 @@ def _read_chosen(finder: Finder, node: Node) -> _Chosen | None:
     is_whole = elements(matrices) == elements(indexed.x) <= _MOST_CHOSEN_FROM
     if matrices not in finder.constants or indexed.index in finder.constants or not is_whole:
         return None
-    nodes, others = [node], list[Node]()
+    nodes, factors = [node], list[Node]()
     while len(readers(nodes[-1])) == 1:
         nodes.append(readers(nodes[-1])[0])
         function = function_of(nodes[-1])
-        others += [each for each in nodes[-1].all_input_nodes if each is not nodes[-2]]
+        factors += [each for each in nodes[-1].all_input_nodes if each is not nodes[-2]]
         if function in (*_PRODUCTS, aten.sum.dim_IntList):
             break
-        if not (function in _ARRANGED or (function is aten.mul.Tensor and len(others) == 1)):
+        if not (function in _ARRANGED or (function is aten.mul.Tensor and len(factors) == 1)):
             return None
-    if len(others) != 1 or len(nodes) == 1:
+    if len(factors) != 1 or len(nodes) == 1:
         return None
-    other = others[0]
+    other = factors[0]
     while (
         other.target in VIEWS
         and len(readers(other)) == 1
@@ -320,11 +320,11 @@ def _list_products(finder: Finder, product: _Chosen) -> Iterator[Equivalent]:
         if not sources or count % sources or count * rows * width != elements(nodes[-1]):
             continue
         share = sources / count  # several matrices may be chosen for one row
-        kept = many * (_READ / count + share * _MULTIPLIED * rows) / (1 + _MULTIPLIED * rows)
+        work_share = many * (_READ / count + share * _MULTIPLIED * rows) / (1 + _MULTIPLIED * rows)
         matrices = finder.constants[constant]
         ways = [matrices.reshape(many, width, inner), matrices.reshape(many, inner, width).mT]
         for weights, across in product_of(ways, (False, True)[: 1 + (rows > 1)]):
-            if kept > MOST_KEPT:
+            if work_share > MOST_KEPT:
                 break
             build = partial(
                 _choose_rows, sizes=(sources, count, rows, many), turned=turned, across=across,
@@ -332,7 +332,7 @@ def _list_products(finder: Finder, product: _Chosen) -> Iterator[Equivalent]:
             )  # fmt: skip
             yield Equivalent(
                 "experts", f"the products with all {many} matrices, without a copy of each that is "
-                "chosen", tuple(nodes), nodes[-1], (other, index), build, kept,
+                "chosen", tuple(nodes), nodes[-1], (other, index), build, work_share,
                 constants=(weights.reshape(many * width, inner).contiguous(),),
                 code="y = F.linear(x, weights.flatten(0, 1)).unflatten(1, weights.shape[:2])\n"
                 "y = y[torch.arange(len(x)), chosen]  # for weights[chosen] @ x[..., None]",

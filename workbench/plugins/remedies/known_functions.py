@@ -27,7 +27,7 @@ class Function(NamedTuple):
     @property
     def advice(self) -> str:
         """The code for a person: its numbers have six digits."""
-        return re.sub(r"\d+\.\d{6,}(e-?\d+)?", lambda found: f"{float(found[0]):.6g}", self.code)
+        return re.sub(r"\d+\.\d{6,}(e-?\d+)?", lambda number: f"{float(number[0]):.6g}", self.code)
 
 
 @cache

@@ -378,9 +378,9 @@ def _show_matrix(linear: Map, x: torch.Tensor, axis: int, axes: list[int]) -> to
     """What an operator makes of the identity along one axis; along the other, of one vector."""
     size = x.shape[axis]
     moved = x.movedim(axis, -1)
-    others = [other for other in axes if other != axis]
+    other_axes = [other for other in axes if other != axis]
     weights = torch.ones((), dtype=x.dtype)
-    for other in others:
+    for other in other_axes:
         shape = [x.shape[a] if a == other else 1 for a in range(x.ndim)]
         weights = torch.linspace(0.5, 1.5, x.shape[other], dtype=x.dtype).view(shape)
     free = [a for a in range(x.ndim) if a not in axes]
@@ -396,13 +396,13 @@ def _show_matrix(linear: Map, x: torch.Tensor, axis: int, axes: list[int]) -> to
         basis = torch.nn.functional.one_hot(wanted.movedim(axis, -1).squeeze(-1), size)
         basis = basis.expand(moved.shape).movedim(-1, axis)
         result = linear(basis.to(x.dtype) * weights)
-        for other in others:  # the position where the vector of that axis left most
+        for other in other_axes:  # the position where the vector of that axis left most
             power = result.abs().movedim(other, 0).flatten(1).sum(1)
             result = result.narrow(other, places.setdefault(other, int(power.argmax())), 1)
         answers.append(result.movedim(axis, -1).reshape(rows, columns))
     matrix = torch.cat(answers)[:size]
     largest = float(matrix.abs().max())
-    return _round(matrix / largest if others and largest else matrix)
+    return _round(matrix / largest if other_axes and largest else matrix)
 
 
 def _round(matrix: torch.Tensor) -> torch.Tensor:

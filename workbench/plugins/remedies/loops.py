@@ -158,8 +158,8 @@ def find_tables(finder: Finder, last: Node) -> Equivalent | None:
     starts = torch.tensor([0, *(len(table) for table in tables[:-1])]).cumsum(0)
     offsets = put([start.expand(value(ids[0]).shape) for start in starts], axis)
     joined = _put_together(finder, ids, put, axis)
-    others = [part for part in parts if part not in lookups]
-    sources = tuple(dict.fromkeys([*joined.sources, *others]))
+    plain_parts = [part for part in parts if part not in lookups]
+    sources = tuple(dict.fromkeys([*joined.sources, *plain_parts]))
     first = places[0]
 
     def build(*tensors: Any) -> Any:
@@ -169,10 +169,10 @@ def find_tables(finder: Finder, last: Node) -> Equivalent | None:
         rows = aten.embedding.default(table, rows)
         rows = rows if put is last.target else aten.flatten.using_ints(rows, -2)
         around = [
-            aten.unsqueeze.default(values[x], axis) if is_stack else values[x] for x in others
+            aten.unsqueeze.default(values[x], axis) if is_stack else values[x] for x in plain_parts
         ]
         whole = [*around[:first], rows, *around[first:]]
-        return aten.cat.default(whole, axis) if others else rows
+        return aten.cat.default(whole, axis) if plain_parts else rows
 
     constants = (offsets[:1].contiguous() if axis else offsets, torch.cat(tables))
     nodes = (*joined.nodes, *lookups, last)
@@ -210,9 +210,9 @@ def _flatten(finder: Finder, last: Node) -> Equivalent | None:
         given = dict(zip(sources, tensors, strict=True))
         return aten.cat.default([given[part] for part in order], axis)
 
-    kept = elements(last) / sum(map(elements, nodes))
+    work_share = elements(last) / sum(map(elements, nodes))
     text = f"one concatenation of {len(order)} tensors instead of {len(nodes)} that grow"
-    return Equivalent("loops", text, tuple(nodes), last, sources, build, kept=kept)
+    return Equivalent("loops", text, tuple(nodes), last, sources, build, kept=work_share)
 
 
 #: The same operator of each part of a loop.

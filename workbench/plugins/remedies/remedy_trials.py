@@ -156,8 +156,8 @@ def _check_name(name: str, measurements: Sequence[Measurement]) -> None:
     """UsageError if there is no finding of a name."""
     findings = [each for m in measurements for each in m.opportunities]
     if name and name != Trial.TOGETHER and all(name != each.id for each in findings):
-        known = [each.id for each in findings if each.rewrite]
-        raise unknown_name("finding", name, [*known, Trial.TOGETHER])
+        ids = [each.id for each in findings if each.rewrite]
+        raise unknown_name("finding", name, [*ids, Trial.TOGETHER])
 
 
 def list_options(m: Measurement) -> list[Rewrite]:

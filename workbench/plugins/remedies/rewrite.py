@@ -238,7 +238,7 @@ def _join_parts(parts: list[tuple[Equivalent, list[str]]]) -> Rewrite:
     """The record of parts with one remedy."""
     largest = max((part for part, _ in parts), key=lambda part: len(part.nodes))
     nodes = tuple(dict.fromkeys(row for _, rows in parts for row in rows))
-    kept = sum(part.kept for part, _ in parts) / len(parts)
+    work_share = sum(part.kept for part, _ in parts) / len(parts)
     ratios = [round(part.sqnr_db, 1) for part, _ in parts if not math.isnan(part.sqnr_db)]
     ratio = min(ratios) if len(ratios) == len(parts) else None
     new = [node for part, _ in parts for node in list_operators(part)]
@@ -246,7 +246,7 @@ def _join_parts(parts: list[tuple[Equivalent, list[str]]]) -> Rewrite:
     names = tuple(
         tuple(dict.fromkeys(node.name for node in (*part.nodes, *part.around))) for part, _ in parts
     )
-    facts = (round(kept, 3), ratio, len(new), names, _write_code(largest), flops)
+    facts = (round(work_share, 3), ratio, len(new), names, _write_code(largest), flops)
     return Rewrite(largest.name, largest.text or REMEDIES[largest.name].text, nodes, *facts)
 
 
@@ -393,8 +393,8 @@ class Remedies(Rewriter):
         """
         common = [name for name, remedy in REMEDIES.items() if remedy.common]
         parts = find_remedies(Finder(exported), (*common, *_AVOIDING), backend)
-        found = (p for p in parts if not operator or operator in {node.name for node in p.nodes})
-        return list(dict.fromkeys(part.name for part in found))
+        replaced = (p for p in parts if not operator or operator in {node.name for node in p.nodes})
+        return list(dict.fromkeys(part.name for part in replaced))
 
 
 #: What a plug-in gives the workbench.

@@ -95,8 +95,8 @@ def find_operator(
     if rule is None or not finder.is_outside(node) or not rule.may_replace(node):
         return None
     if is_first or (rule.first and not isinstance(value(node), torch.Tensor)):
-        others = (part for part in readers(node) if part.args[1] != 0)
-        if not (rule.first and is_first) or any(map(readers, others)):
+        further_parts = (part for part in readers(node) if part.args[1] != 0)
+        if not (rule.first and is_first) or any(map(readers, further_parts)):
             return None
     sources, result = tuple(node.all_input_nodes), last.meta["val"]
 

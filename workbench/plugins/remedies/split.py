@@ -94,8 +94,8 @@ def split(
     names = [_names_of(part.module) for part in (once, each)]
     count = len(once.module.graph.output_node().args[0])
     border = names[1][len(names[1]) - count :]
-    others = names[1][: len(names[1]) - count]
-    return Split(_keep_inputs(once), _keep_inputs(each), names[0], others, border)
+    varying_names = names[1][: len(names[1]) - count]
+    return Split(_keep_inputs(once), _keep_inputs(each), names[0], varying_names, border)
 
 
 def _keep_inputs(part: LoadedModel) -> GraphModule:
@@ -120,10 +120,10 @@ def split_model(
     border = _choose_border(nodes, cone, {*stay})
     if not cone.intersection(border):
         raise UsageError("nothing is computed from these alone", where=", ".join(constant))
-    others = [node for node in inputs if node not in stay]
+    varying_inputs = [node for node in inputs if node not in stay]
     work = {node for node in cone if node.target not in _FREE}
     once = _build(module, [node for node in nodes if node in cone | fixed], stay, results=border)
-    each = _build(module, [node for node in nodes if node not in work], others, border)
+    each = _build(module, [node for node in nodes if node not in work], varying_inputs, border)
     state = {name: buffer.clone() for name, buffer in module.named_buffers()}
     calls = [
         record_values(module, _list_tensors(call), {*inputs, *border})
@@ -132,7 +132,11 @@ def split_model(
     for name, buffer in module.named_buffers():
         buffer.copy_(state[name])
     return _load(model, "once", once, stay, calls), _load(
-        model, "each", each, [*others, *(node for node in border if node not in others)], calls
+        model,
+        "each",
+        each,
+        [*varying_inputs, *(node for node in border if node not in varying_inputs)],
+        calls,
     )
 
 
@@ -153,7 +157,7 @@ def _load(
     calls: Sequence[Mapping[Node, Any]],
 ) -> LoadedModel:  # fmt: skip
     """A part as a model, with what it reads in calls of the whole, and its dynamic sizes."""
-    first, *others = [tuple(call[node].contiguous() for node in inputs) for call in calls]
+    first, *further_calls = [tuple(call[node].contiguous() for node in inputs) for call in calls]
     shapes = tuple(
         {axis: Dim.AUTO for axis, size in enumerate(node.meta["val"].shape)
          if not isinstance(size, int)}
@@ -162,7 +166,7 @@ def _load(
     return replace(
         model, name=f"{model.name}_{name}", module=module, example_inputs=first, kwargs={},
         dynamic_shapes=shapes if any(shapes) else None, traced_inputs=None,
-        calibration=tuple((call, {}) for call in others), metadata={}, exported=None,
+        calibration=tuple((call, {}) for call in further_calls), metadata={}, exported=None,
     )  # fmt: skip
 
 

@@ -129,11 +129,15 @@ class Subgraphs:
 def list_fixed(nodes: Sequence[Node], given: Collection[Node] = ()) -> set[Node]:
     """The operators that depend on no input, or only on ``given`` ones."""
     mark_overwritten(nodes)
-    known = {node for node in nodes if node.op == "get_attr" and not is_overwritten(node)}
-    known.update(node for node in given if not is_overwritten(node))
+    computable = {node for node in nodes if node.op == "get_attr" and not is_overwritten(node)}
+    computable.update(node for node in given if not is_overwritten(node))
     fixed: set[Node] = set()
     for node in nodes:
-        if node.op == "call_function" and is_pure(node) and known.issuperset(node.all_input_nodes):
-            known.add(node)
+        if (
+            node.op == "call_function"
+            and is_pure(node)
+            and computable.issuperset(node.all_input_nodes)
+        ):
+            computable.add(node)
             fixed.add(node)
     return fixed

@@ -192,8 +192,8 @@ def _read_taps(finder: Finder, linear: Map, x: torch.Tensor) -> _Taps | None:
     weights = torch.stack([each[:, rows, columns].contiguous() for each in answers])
     across = weights * (1 - torch.eye(*weights.shape[:2], dtype=x.dtype))[..., None, None]
     if weights.shape[0] == weights.shape[1] and not across.count_nonzero():
-        own = weights.diagonal().permute(2, 0, 1).unsqueeze(1)
-        return own.contiguous(), strides, margins, len(own)
+        taps = weights.diagonal().permute(2, 0, 1).unsqueeze(1)
+        return taps.contiguous(), strides, margins, len(taps)
     return weights.contiguous(), strides, margins, 1
 
 

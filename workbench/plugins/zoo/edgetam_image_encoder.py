@@ -84,9 +84,9 @@ class EdgeTamImageEncoder(nn.Module):
         self.stages = nn.ModuleList()
         for stage, (outputs, depth) in enumerate(zip(widths, depths, strict=True)):
             blocks = [] if stage == 0 else [RepVitBlock(inputs, outputs, False, 2)]
-            for left in range(depth - len(blocks), 0, -1):
+            for remaining in range(depth - len(blocks), 0, -1):
                 # Every other block is gated, but not the last one before the size is halved.
-                before_halving = left == 1 and stage + 1 < len(widths)
+                before_halving = remaining == 1 and stage + 1 < len(widths)
                 gated = len(blocks) % 2 == (stage > 0) and not before_halving
                 blocks.append(RepVitBlock(outputs, outputs, gated, 1))
             self.stages.append(nn.Sequential(*blocks))
