@@ -14,8 +14,8 @@ import jsonschema
 class Described:
     """A published schema, which is made from the code."""
 
-    def __init__(self, name, schema):
-        self.name, self.schema = name, schema
+    def __init__(self, module, schema):
+        self.module, self.schema = module, schema
 
     @property
     def validator(self):
@@ -23,17 +23,17 @@ class Described:
 
     def check_schema(self):
         """Assert that the file is that of the code."""
-        hint = f"python -m workbench.records.documents {self.name} > {self.schema}"
-        printed = run_module(hint.split()[2], self.name)
+        hint = f"python -m {self.module} > {self.schema}"
+        printed = run_module(self.module)
         assert printed == self.schema.read_text(), hint
         jsonschema.Draft202012Validator.check_schema(json.loads(printed))
 
 
-def run_module(name, *arguments):
+def run_module(name):
     """What ``python -m`` prints of a module."""
     with (
         contextlib.redirect_stdout(io.StringIO()) as said,
-        mock.patch("sys.argv", [name, *arguments]),
+        mock.patch("sys.argv", [name]),
         warnings.catch_warnings(action="ignore", category=RuntimeWarning),  # it is imported
     ):
         runpy.run_module(name, run_name="__main__")

@@ -53,7 +53,6 @@ WRONG = {
     f"analyze {RUN} --categories nosuch": "unknown categories 'nosuch'",
     f"analyze {RUN} --etrecord none.bin": "none.bin: no such file or folder",
     # Of plug-ins, which may be gone.
-    "run nope.json": "nope.json: no such file",
     "batch nothing.yaml": "nothing.yaml: no such file or folder",
     "history --figure it.gif": "unknown format 'gif'",
     "history nothing": "nothing: no such file or folder",
@@ -82,13 +81,11 @@ print(json.dumps(answers))
 
 
 def has_command(line):
-    """Whether the command of a line is there; configs and some commands are of plug-ins."""
+    """Whether the command of a line is there; some are of plug-ins."""
     from workbench.cli import workbench
 
     there = {*workbench.commands, *plugin.list_names("commands")}
-    return line.split()[0] in there and (
-        ".json" not in line or "config" in plugin.list_names("documents")
-    )
+    return line.split()[0] in there
 
 
 def test_wrong_arguments_are_refused_before_pandas_and_torch_are_imported(tmp_path):

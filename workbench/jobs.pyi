@@ -10,7 +10,6 @@ from .names import LONGEST_LABEL
 from .options import REWRITES, Options, Progress, option, silent
 from .progress import show_progress
 from .records.codec import SCHEMA_VERSION, structure, to_json, to_plain
-from .records.documents import Document
 from .records.exports import contrast_models
 from .records.recipe import Recipe
 from .records.trials import Applied, Trial
@@ -28,7 +27,7 @@ from .upstream import list_llm_transforms
 from .workflow import list_subjects
 
 __all__ = [
-    "EXISTING", "LONGEST_LABEL", "REWRITES", "SCHEMA_VERSION", "Applied", "Document", "Options",
+    "EXISTING", "LONGEST_LABEL", "REWRITES", "SCHEMA_VERSION", "Applied", "Options",
     "Progress", "Recipe", "Runner", "RunnerError", "TargetError", "Toolchain", "Trial",
     "apply_recipe", "atomic_write", "check_request", "check_toggle", "compare_samples",
     "contrast_models", "default_root", "device_behind", "is_reported", "list_llm_transforms",

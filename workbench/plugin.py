@@ -105,8 +105,6 @@ class Plugin:
         Other runtimes for ``--against``: `Side`.
     targets
         Other machines for ``--target``, by the form of their names, such as ``ssh:HOST``: `Host`.
-    documents
-        Files that people write: their types, `Document`.
     """
 
     commands: References = field(default_factory=dict)
@@ -117,7 +115,6 @@ class Plugin:
     remedies: References = field(default_factory=dict)
     sides: References = field(default_factory=dict)
     targets: References = field(default_factory=dict)
-    documents: References = field(default_factory=dict)
 
     def references(self, kind: str) -> dict[str, str]:
         """The references of a kind, by name."""

@@ -43,7 +43,10 @@ from workbench.store import load_record
 pytestmark = needs("targets", "zoo")
 ROOT = Path(__file__).resolve().parents[3]
 EXAMPLE = ROOT / "data" / "matrix.yaml"
-DESCRIBED = Described("matrix", ROOT / "workbench" / "plugins" / "batch" / "matrix.schema.json")
+DESCRIBED = Described(
+    "workbench.plugins.batch.matrix_document",
+    ROOT / "workbench" / "plugins" / "batch" / "matrix.schema.json",
+)
 MATRIX = "models: [toy_cnn, vit_tiny]\ndtypes: [fp32, int8]\nisa: none\n"
 #: Cells that take seconds: two finished programs, and a notebook that shows little.
 SMALL = """

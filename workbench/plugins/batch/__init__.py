@@ -9,5 +9,4 @@ PLUGIN = Plugin(
         "workbench.batch": f"{_HERE}.batches:batch",
         "workbench.collect_runs": f"{_HERE}.collect:collect_runs",
     },
-    documents={"matrix": f"{_HERE}.matrix_document:DOCUMENT"},
 )
