@@ -42,7 +42,7 @@ from workbench.analysis.attribution import attribute_layers
 from workbench.analysis.operators import load_scheme
 from workbench.analysis.roofline import build_roof
 from workbench.export.etrecord import add_etrecord, read_etrecord
-from workbench.export.layers import outline_pte
+from workbench.export.sidecar import outline_pte
 from workbench.models import loader
 from workbench.models.inputs import choose_inputs
 from workbench.models.loader import LoadedModel

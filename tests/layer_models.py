@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from workbench.export.layers import outline_program
 from workbench.export.lower import keep_half_weights
+from workbench.export.sidecar import outline_program
 from workbench.models.loader import load_model
 from workbench.records.codec import to_json
 

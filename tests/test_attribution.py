@@ -21,7 +21,7 @@ from synthetic import synthetic_ledger
 
 from workbench.analysis.attribution import CONFIDENCES, attribute_layers
 from workbench.analysis.ledger import build_ledger
-from workbench.export.layers import outline_pte
+from workbench.export.sidecar import outline_pte
 from workbench.records.codec import parse_json, structure
 from workbench.records.layers import Layers
 from workbench.run.build import find_compiler, installed_compiler

@@ -16,7 +16,7 @@ from torch._higher_order_ops.while_loop import while_loop
 import workbench as wb
 from workbench.export.dependence import Dependence
 from workbench.export.part import record_values
-from workbench.export.staying import guess_staying
+from workbench.export.staying_inputs import guess_staying
 from workbench.export.traced import trace_model
 from workbench.upstream import tree_leaves
 

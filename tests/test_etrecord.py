@@ -15,9 +15,9 @@ import workbench as wb
 from workbench.analysis.attribution import attribute_layers
 from workbench.errors import StoreError
 from workbench.export.etrecord import add_etrecord, read_etrecord
-from workbench.export.layers import outline_program, outline_pte
 from workbench.export.origins import EdgeNode, share_layers
 from workbench.export.pte import NO_HANDLE
+from workbench.export.sidecar import outline_program, outline_pte
 from workbench.frames import LEDGER
 from workbench.records.layers import Instruction, Layers, Method, Origin
 

@@ -20,7 +20,7 @@ from recorded import report_text
 
 import workbench as wb
 from workbench.errors import RunnerError, StoreError, UsageError
-from workbench.export.layers import outline_pte, resize
+from workbench.export.sidecar import outline_pte, resize
 from workbench.records.exports import Tensor
 from workbench.records.layers import Instruction, Layers, Method, XNode, XValue
 from workbench.run import runner as runners

@@ -8,8 +8,8 @@ import pytest
 
 from workbench.errors import StoreError
 from workbench.export.flops import kernel_flops, xnode_flops
-from workbench.export.layers import outline_pte
 from workbench.export.pte import parse_schema, read_flatbuffer
+from workbench.export.sidecar import outline_pte
 from workbench.records.codec import parse_json, structure, to_json
 from workbench.records.layers import Layers
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench.analysis.layers import match_layers
-from workbench.analysis.xnnpack.operators import (
+from workbench.analysis.xnnpack.predicted_operators import (
     Operator,
     match_graph,
     match_names,

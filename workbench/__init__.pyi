@@ -1,7 +1,7 @@
 import typing
 
+from .analysis.compare_exports import read_exports
 from .analysis.compare_runs import combine_runs, compare
-from .analysis.exports import read_exports
 from .analysis.ledger import build_ledger
 from .analysis.open import open_run
 from .analysis.run import Comparison, Measurement, Run

@@ -1,6 +1,6 @@
 from .analysis.findings.finding import Finding, Gain
 from .analysis.findings.rules import Rule
-from .cli.options import Output, command
+from .cli.command import Output, command
 from .errors import UsageError
 from .export.rewriter import Rewriter
 from .frames import Frame

@@ -4,7 +4,6 @@ from .analysis.findings.finding import Change
 from .export.constants import add_constant, fake_mode_of
 from .export.dependence import Dependence
 from .export.identity import versions
-from .export.layers import resize
 from .export.lower import lower_model, walk_quantised
 from .export.lowered import Lowered
 from .export.part import cut_out, record_values
@@ -23,6 +22,7 @@ from .export.purity import (
     readers,
 )
 from .export.rewriter import find_rewriter
+from .export.sidecar import resize
 from .export.traced import TracedModel, trace_model
 from .export.write import Replacement, Unwritable
 from .models.loader import LoadedModel

@@ -1,6 +1,6 @@
 from .analysis.findings.commands import write_command
 from .cli.checks import check_request
-from .cli.options import EXISTING, options_of, with_limits
+from .cli.command import EXISTING, options_of, with_limits
 from .errors import RunnerError, TargetError, unknown_name
 from .export.accuracy import compare_samples
 from .export.artifact import apply_recipe

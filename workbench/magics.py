@@ -24,7 +24,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from workbench.analysis.run import Run
 from workbench.cli import workbench
-from workbench.cli.options import collect_options
+from workbench.cli.command import collect_options
 from workbench.errors import UsageError, printable
 from workbench.export.artifact import export_model
 from workbench.export.program import Program

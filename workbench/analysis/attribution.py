@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from workbench.analysis.ledger import Key
-from workbench.analysis.xnnpack.operators import (
+from workbench.analysis.xnnpack.predicted_operators import (
     GraphMatch,
     Operator,
     match_graph,

@@ -7,7 +7,12 @@ import numpy as np
 import pandas as pd
 
 from workbench.analysis.statistics import blocks_of, half_width
-from workbench.analysis.xnnpack.operators import IMPOSSIBLE, MOST_CELLS, prefix_costs, trace_back
+from workbench.analysis.xnnpack.predicted_operators import (
+    IMPOSSIBLE,
+    MOST_CELLS,
+    prefix_costs,
+    trace_back,
+)
 from workbench.frames import ATTRIBUTION, LAYERS, LEDGER, OPERATORS
 from workbench.records.layers import Layers
 

@@ -17,20 +17,20 @@ from workbench import emulation, frames, wording
 from workbench.analysis import (
     dtypes,
     layers,
+    line_times,
     machine_code,
     needed,
     operators,
     quality,
     resources,
     roofline,
-    source,
     statistics,
     trials,
 )
 from workbench.analysis.attribution import UNSIZED, attribute_layers, find_method
+from workbench.analysis.compare_exports import Original, model_spec
 from workbench.analysis.dataflow import Dataflow, NodeId, instruction_of
 from workbench.analysis.describe import describe_latency, identify_run
-from workbench.analysis.exports import Original, model_spec
 from workbench.analysis.findings.complete import complete_finding
 from workbench.analysis.findings.finding import (
     Finding,
@@ -46,7 +46,7 @@ from workbench.analysis.roofline import Roof
 from workbench.analysis.use import Use, describe_use, use_latency, use_parts
 from workbench.emulation import frame_property, mark_frame
 from workbench.errors import StoreError
-from workbench.export.layers import resize
+from workbench.export.sidecar import resize
 from workbench.options import RUNTIMES
 from workbench.records.exports import Export, Identity
 from workbench.records.layers import Layers, Method
@@ -410,7 +410,7 @@ class Measurement(Noun):
     @frame_property
     def source(self) -> pd.DataFrame | None:
         """Time by line of the model's source: ``frames.SOURCE_LINES``; None if none is known."""
-        return source.tabulate_lines(self) if self.has_layers else None
+        return line_times.tabulate_lines(self) if self.has_layers else None
 
     @frame_property
     def machine_code(self) -> pd.DataFrame | None:

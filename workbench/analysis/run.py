@@ -25,7 +25,7 @@ from workbench.analysis.measurement import Measurement
 from workbench.analysis.noun import Noun
 from workbench.analysis.operator_times import Times
 from workbench.analysis.operators import Scheme
-from workbench.analysis.phases import outline_phase
+from workbench.analysis.phase_times import outline_phase
 from workbench.analysis.quality import Row
 from workbench.emulation import frame_property, mark_frame
 from workbench.errors import StoreError, WorkbenchError, unknown_name

@@ -16,7 +16,7 @@ import click
 
 from workbench import plugin
 from workbench.cli import analysis, work
-from workbench.cli.options import JSON, outline_error, say
+from workbench.cli.command import JSON, outline_error, say
 from workbench.errors import WorkbenchError
 from workbench.process import with_stack, write_bytecode
 from workbench.records.codec import to_document

@@ -13,7 +13,7 @@ from workbench.cli.checks import (
     check_threads,
     one_of,
 )
-from workbench.cli.options import (
+from workbench.cli.command import (
     ASSIGNMENT,
     BASELINE,
     CATEGORIES,

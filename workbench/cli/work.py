@@ -13,7 +13,7 @@ import click
 
 from workbench.cli.analysis import measure_applied, show_categories
 from workbench.cli.checks import check_request
-from workbench.cli.options import (
+from workbench.cli.command import (
     CATEGORIES,
     EXPORT_OPTIONS,
     OUT,

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 from workbench import store, upstream
 from workbench.errors import ExportError, UsageError, WorkbenchError, unknown_name
 from workbench.export.identity import identify_exporter, versions
-from workbench.export.layers import count_calls
 from workbench.export.make import Subject, make_program
 from workbench.export.precision import BACKENDS, DTYPES, PRECISIONS
 from workbench.export.program import Program, open_program, raw_bytes
 from workbench.export.rewriter import find_rewriter
+from workbench.export.sidecar import count_calls
 from workbench.key import make_key
 from workbench.models.registry import check_name
 from workbench.options import (

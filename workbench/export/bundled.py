@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from workbench.errors import StoreError
-from workbench.export.layers import DTYPES, WIDTHS
 from workbench.export.pte import installed_schema, read_flatbuffer
+from workbench.export.sidecar import DTYPES, WIDTHS
 from workbench.records.exports import Tensor
 from workbench.store import atomic_write, cached, safe_name, sha256_of
 

@@ -14,9 +14,9 @@ from typing import Any
 
 from workbench.errors import StoreError
 from workbench.export import origins as links
+from workbench.export.code_lines import Sources
 from workbench.export.origins import EdgeNode
 from workbench.export.pte import NO_HANDLE
-from workbench.export.sources import Sources
 from workbench.records.layers import Instruction, Layers, Method, Origin
 
 #: The last graph before partitioning, and the one before that.

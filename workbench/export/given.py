@@ -28,9 +28,9 @@ from workbench.export.artifact import (
     remember_lowered,
     write_inputs,
 )
-from workbench.export.layers import outline_program, read_interface
 from workbench.export.program import Program, find_data
 from workbench.export.rewriter import Changes, find_rewriter
+from workbench.export.sidecar import outline_program, read_interface
 from workbench.export.traced import copy_program
 from workbench.options import expand_rewrites, silent
 from workbench.process import silence

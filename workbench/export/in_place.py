@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch.export import ExportedProgram
 
-from workbench.export.layers import count_calls
+from workbench.export.sidecar import count_calls
 from workbench.records.layers import Layers
 
 aten: Any = torch.ops.aten

@@ -20,12 +20,12 @@ from torch.fx.experimental.symbolic_shapes import has_free_unbacked_symbols
 from workbench.export import accuracy, failure, in_place, quantize
 from workbench.export.constants import copy_filters
 from workbench.export.dependence import Dependence
-from workbench.export.layers import count_calls, count_quantized, outline_program, read_interface
 from workbench.export.lowered import Lowered, MeasureNoise
 from workbench.export.precision import DTYPES, PRECISIONS
 from workbench.export.program import bind_constants, cast_floats
 from workbench.export.rewriter import Changes, find_rewriter, mark_operators, read_mark
-from workbench.export.staying import guess_staying
+from workbench.export.sidecar import count_calls, count_quantized, outline_program, read_interface
+from workbench.export.staying_inputs import guess_staying
 from workbench.export.traced import TracedModel, copy_program, trace_model, trace_program
 from workbench.models.inputs import choose_inputs
 from workbench.models.sources import user_line_of_node

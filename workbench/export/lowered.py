@@ -11,9 +11,9 @@ import torch
 
 from workbench.errors import WorkbenchError
 from workbench.export import accuracy
-from workbench.export.layers import count_calls, read_interface
 from workbench.export.precision import DTYPES, PRECISIONS
 from workbench.export.program import Program, cast_floats, raw_bytes
+from workbench.export.sidecar import count_calls, read_interface
 from workbench.records.exports import (
     Cause,
     Cone,

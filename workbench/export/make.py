@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from workbench.export.layers import count_calls
 from workbench.export.precision import DTYPES, PRECISIONS
+from workbench.export.sidecar import count_calls
 from workbench.models.sources import reason
 from workbench.options import ExportOptions, Progress
 from workbench.process import release_memory

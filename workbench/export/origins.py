@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from workbench.export.code_lines import Sources
 from workbench.export.control_flow import list_calls, place_calls, runtime_name
 from workbench.export.pte import NO_HANDLE
 from workbench.export.rewriter import read_mark
-from workbench.export.sources import Sources
 from workbench.records.layers import Instruction, Method, Origin, XNode
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from workbench import plugin, store
 from workbench.errors import StoreError, WorkbenchError
 from workbench.export.bundled import unpack
-from workbench.export.layers import needs_data, outline_pte
+from workbench.export.sidecar import needs_data, outline_pte
 from workbench.frames import DEPENDENCE
 from workbench.options import RUNTIMES
 from workbench.progress import is_interactive

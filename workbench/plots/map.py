@@ -14,8 +14,8 @@ import pandas as pd
 from workbench.analysis.layers import name_layer
 from workbench.errors import StoreError
 from workbench.export.etrecord import list_origins
-from workbench.export.layers import WIDTHS
 from workbench.export.program import Program
+from workbench.export.sidecar import WIDTHS
 from workbench.models.pt2 import read_graph
 from workbench.plots.tables import Table, show_note, show_table, to_markdown
 from workbench.records.layers import Instruction, Layers, Method, Value, XNode, XValue

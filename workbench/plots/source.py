@@ -14,8 +14,8 @@ import pandas as pd
 from workbench.analysis.findings import text as words
 from workbench.analysis.findings.finding import Finding
 from workbench.analysis.layers import name_layer
+from workbench.analysis.line_times import find_toggled, list_joined, place_operators, split_place
 from workbench.analysis.run import Measurement
-from workbench.analysis.source import find_toggled, list_joined, place_operators, split_place
 from workbench.emulation import EMULATED
 from workbench.errors import printable
 from workbench.plots.breakdown import NO_LAYERS

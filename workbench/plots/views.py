@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from workbench import emulation, plugin, wording
+from workbench.analysis.compare_exports import compare_exports, list_partition
 from workbench.analysis.describe import NO_PROGRAM
 from workbench.analysis.dtypes import describe_dtypes
-from workbench.analysis.exports import compare_exports, list_partition
 from workbench.analysis.findings import commands
 from workbench.analysis.layers import name_layer
 from workbench.analysis.machine_code import explain_lack

@@ -13,7 +13,7 @@ from workbench.analysis.compare_runs import (
     describe_programs,
     describe_uses,
 )
-from workbench.analysis.findings.graph import name_kernel
+from workbench.analysis.findings.graph_rules import name_kernel
 from workbench.analysis.findings.text import abridge_gain, describe_cause
 from workbench.analysis.operators import name_function
 from workbench.analysis.resources import SUMMARY

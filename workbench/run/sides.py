@@ -15,9 +15,9 @@ import numpy as np
 
 from workbench import plugin, store
 from workbench.errors import WorkbenchError, unknown_name
-from workbench.export.layers import read_interface
 from workbench.export.precision import DTYPES
 from workbench.export.program import Program, open_program
+from workbench.export.sidecar import read_interface
 from workbench.options import RUNTIMES, Progress
 from workbench.process import silence
 from workbench.records.exports import Tensor
@@ -28,7 +28,7 @@ from workbench.upstream import operator_label
 if TYPE_CHECKING:
     from torch.fx import Node
 
-    from workbench.export.sources import Sources
+    from workbench.export.code_lines import Sources
     from workbench.models.loader import LoadedModel
 
 
@@ -95,7 +95,7 @@ class Graph:
 
     @cached_property
     def _sources(self) -> Sources:
-        from workbench.export.sources import Sources
+        from workbench.export.code_lines import Sources
 
         return Sources()
 

@@ -5,7 +5,15 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 
 from workbench import plugin
-from workbench.analysis.findings import bounds, graph, layouts, quantised, sizes, staying, times
+from workbench.analysis.findings import (
+    bounds,
+    graph_rules,
+    layouts,
+    quantised,
+    sizes,
+    staying,
+    times,
+)
 from workbench.analysis.findings.finding import (
     REST,
     Finding,
@@ -50,21 +58,21 @@ def _exact(find: Find, heading: str = _OPERATORS, timed: bool = False) -> Rule:
 
 #: The best explanation comes first.
 RULES: dict[str, Rule] = {
-    "portable": Rule(graph.find_portable, _UNDELEGATED, timed=False),
+    "portable": Rule(graph_rules.find_portable, _UNDELEGATED, timed=False),
     "constant inputs": _exact(staying.find_staying),
-    "dtype outside": _exact(graph.find_dtype_outside, _UNDELEGATED),
-    "fixed work": _exact(graph.find_fixed),
-    "remedy": _exact(graph.find_replaceable),
-    "head": _exact(graph.find_head),
-    "KV cache": _exact(graph.find_caches, _UNDELEGATED),
+    "dtype outside": _exact(graph_rules.find_dtype_outside, _UNDELEGATED),
+    "fixed work": _exact(graph_rules.find_fixed),
+    "remedy": _exact(graph_rules.find_replaceable),
+    "head": _exact(graph_rules.find_head),
+    "KV cache": _exact(graph_rules.find_caches, _UNDELEGATED),
     "float functions": _exact(quantised.find_float_functions, _DTYPES, timed=True),
-    "undelegated": _exact(graph.find_undelegated, _UNDELEGATED),
+    "undelegated": _exact(graph_rules.find_undelegated, _UNDELEGATED),
     "needless transposes": _exact(layouts.find_needless_transposes),
     "sizes": Rule(sizes.find_sizes),
     "memory-bound": _exact(bounds.find_memory_bound, timed=True),
     "compute-bound": _exact(bounds.find_compute_bound, timed=True),
     "layout": Rule(layouts.find_layout_changes, timed=False),
-    "fragments": Rule(graph.find_calls, _UNDELEGATED, timed=False),
+    "fragments": Rule(graph_rules.find_calls, _UNDELEGATED, timed=False),
     "no speed-up": Rule(times.find_slow_operators, _SPEEDUPS),
     "wide weights": Rule(times.find_wide_weights, timed=False),
     "threads": Rule(times.find_threads, _LATENCY),
@@ -80,7 +88,7 @@ def list_rules() -> dict[str, Rule]:
         name: rule if isinstance(rule, Rule) else Rule(rule)
         for name, rule in plugin.collect("rules").items()
     }
-    return RULES | others | {REST: Rule(graph.find_rest)}
+    return RULES | others | {REST: Rule(graph_rules.find_rest)}
 
 
 def find_bottlenecks(m: Measurement) -> list[Finding]:

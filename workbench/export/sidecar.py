@@ -63,8 +63,8 @@ def outline_pte(
 
 def outline_program(program: ExecutorchProgramManager) -> Layers:
     """The sidecar of an emitted program with its layers."""
+    from workbench.export.code_lines import Sources
     from workbench.export.origins import add_origins
-    from workbench.export.sources import Sources
 
     layers, sources = outline_pte(program.buffer), Sources()
     handles, computed, logged = program.debug_handle_map, program.methods, program.delegate_map
