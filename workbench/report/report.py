@@ -152,11 +152,8 @@ def _write_report(
     sections = [replace(first, heading="", text=text, items=[*first.items, *links]), *others]
     brief = render_markdown(title, [section for section in sections if section.brief])
     store.atomic_write(folder / f"{names['stem']}_pipeline_summary.md", brief)
-    page = render_html(title, sections, names["programs"])
-    for file in names["pages"]:
-        page = page.replace(f"<code>{file}</code>", f'<a href="{file}"><code>{file}</code></a>')
     texts = {
-        store.REPORT_HTML: page,
+        store.REPORT_HTML: render_html(title, sections, names["programs"]),
         store.REPORT_MD: render_markdown(title, sections),
         store.REPORT_IPYNB: json.dumps(executed, indent=1, ensure_ascii=False),
     }
