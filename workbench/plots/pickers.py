@@ -127,7 +127,8 @@ def pick(things: Mapping[str, Any], view: Callable[[Any], Any]) -> Picker:
     >>> picked.selected.dtype
     'fp16'
     """
-    menu = widgets.Dropdown(options=list(things), layout={"width": "max-content"})
+    layout = {"width": "max-content"}
+    menu = widgets.Dropdown(options=list(things), description="pick", layout=layout)
     return Picker(things.get, lambda thing: NOTHING if thing is None else view(thing), menu)
 
 
@@ -187,7 +188,9 @@ def pick_measurements(folder: str | Path = "", *, view: str = "") -> Picker:
     # The first two of one run: others may not be comparable.
     pairs = (p for p in itertools.pairwise(labels) if len({n.rsplit(":", 2)[0] for n in p}) == 1)
     wide, axes = {"width": "max-content", "max_width": "100%"}, AXES
-    menu = widgets.SelectMultiple(options=choices, value=next(pairs, ()), rows=8, layout=wide)
+    menu = widgets.SelectMultiple(
+        options=choices, value=next(pairs, ()), rows=8, description="compare", layout=wide
+    )
     differ = widgets.SelectMultiple(options=axes, rows=len(axes), description="may differ")
 
     def select(names: Sequence[str], _: Collection[str]) -> dict[str, Measurement]:
