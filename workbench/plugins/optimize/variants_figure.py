@@ -7,6 +7,7 @@ from itertools import islice
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.patheffects import withStroke
 from matplotlib.ticker import LogLocator
 from matplotlib.transforms import Bbox
 
@@ -85,6 +86,7 @@ def _name_dots(
     left = axis.bbox.x0 * points_per_pixel
     right = axis.figure.bbox.width * points_per_pixel
     taken = [Bbox([m - radius, m + radius]) for m, radius in zip(middles, radii, strict=True)]
+    halo = [withStroke(linewidth=2.5, foreground="white")]
     for at in sorted(range(len(names)), key=lambda at: names[at] not in first):
         boxes = taken[:at] + taken[at + 1 :]
         places = (
@@ -95,7 +97,7 @@ def _name_dots(
         )
         for text, side, shift, box in islice(places, 1):
             axis.annotate(text, dots[at], shift, textcoords="offset points", va="center",
-                          ha=side, fontsize=8, color=Ink.TEXT)  # fmt: skip
+                          ha=side, fontsize=8, color=Ink.TEXT, path_effects=halo)  # fmt: skip
             taken.append(box)
 
 
