@@ -33,7 +33,16 @@ settings.load_profile("fast")
 READING = {
     *("align", "categories", "docs", "dtypes", "explorer", "explorer_data", "findings"),
     *("gates", "golden_runs", "kernels_shown", "layers", "machine_code"),
-    *("one_clock", "output", "plots", "public_api", "recorded_quality", "roofline", "tables"),
+    *(
+        "one_clock",
+        "output",
+        "pickers",
+        "plots",
+        "public_api",
+        "recorded_quality",
+        "roofline",
+        "tables",
+    ),
 }
 #: Marks of tests that take about so many times as long as others.
 SLOW, TIMES = {"whole", "qemu", "adb", "ssh"}, 20
@@ -376,6 +385,20 @@ def check_axe():
             assert [(v["id"], n["html"][:160]) for v in found for n in v["nodes"]] == []
 
     return check
+
+
+@pytest.fixture
+def front_end(monkeypatch):
+    """A live front end."""
+    monkeypatch.setenv("WORKBENCH_WIDGETS", "1")
+
+
+@pytest.fixture
+def seen(front_end, monkeypatch):
+    """What views draw in a live front end."""
+    seen = []
+    monkeypatch.setattr("workbench.plots.widgets.display", seen.append)
+    return seen
 
 
 @pytest.fixture(scope="module")
