@@ -232,7 +232,6 @@ class Sampling:
 
     experiment: str
     threads: int
-    masked: tuple[str, ...] = ()
     runs: int = 0
     etdump: str = ""
     samples: str = ""
@@ -283,8 +282,7 @@ class Start:
     """A process from its exec to its first output.
 
     ``mode`` is ``time``; ``cold``, with the files that it maps dropped from the page cache before;
-    or ``memory``, with its memory read after every stage. ``cached`` is how much of the program's
-    file was in the page cache.
+    or ``memory``, with its memory read after every stage.
     """
 
     experiment: str
@@ -293,7 +291,6 @@ class Start:
     mode: str
     stages: tuple[Stage, ...]
     memory: ProcessMemory = field(default_factory=ProcessMemory)
-    cached: float | None = None
 
     @property
     def until_output(self) -> tuple[Stage, ...]:

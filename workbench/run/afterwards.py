@@ -49,8 +49,7 @@ def time_starts(recorder: RunRecorder, threads: int) -> None:
         first, starts = number % len(chosen), []
         for experiment in [*chosen[first:], *chosen[:first]]:
             with start_runner(recorder, experiment, threads, core, "--stages", mode) as session:
-                ready = session.ready
-            measured = (ready.stages, ready.memory, ready.cached)
+                measured = session.ready.stages, session.ready.memory
             starts.append(Start(experiment.name, threads, number, mode, *measured))
         recorder.add("starts", *starts)
         recorder.save()
@@ -103,4 +102,4 @@ def sample_experiment(
         session.etdump(etdump)
         session.samples(samples)
     names = (str(path.relative_to(run_dir)) for path in (etdump, samples))
-    return Sampling(which.name, threads, session.ready.masked, runs, *names)
+    return Sampling(which.name, threads, runs, *names)

@@ -75,7 +75,7 @@ class Ready:
     ``masked`` CPU features are hidden from XNNPACK, ``features`` visible; ``clock`` is what an
     iteration's time includes; ``startup_ms`` counts from the start of the process;
     ``missing`` is what its ExecuTorch lacks, by name, and what follows from it; the last
-    three are there with ``--stages``.
+    two are there with ``--stages``.
     """
 
     clock: str
@@ -89,7 +89,6 @@ class Ready:
     missing: dict[str, str] = field(default_factory=dict)
     stages: tuple[Stage, ...] = ()
     memory: ProcessMemory = field(default_factory=ProcessMemory)
-    cached: float | None = None
 
 
 class RunnerSession:
