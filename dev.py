@@ -105,7 +105,7 @@ class SetupFailure(Exception):
 
 def setup(_: list[str]) -> int:
     """Create ``.venv`` and install the pinned packages for every command, unless that is done."""
-    install("lab", "test")
+    install("docs", "lab", "test")
     return 0
 
 

@@ -101,16 +101,10 @@ def _collect(finder: Finder, node: Node, nodes: list[Node]) -> bool:
 
 def _operands(node: Node, values: Mapping[Node, Any]) -> list[Any]:
     """What a node reads: tensors, and numbers as tensors of the rank of its result."""
-    first, *rest = (values.get(x, x) if isinstance(x, Node) else x for x in _arguments(node))
-    like = next(iter(values.values()))
-    rank = [1] * value(node).ndim
+    like, rank = next(iter(values.values())), [1] * value(node).ndim
+    arguments = (x for x in arguments_of(node).values() if not isinstance(x, bool))
     return [
-        torch.full(rank, x, dtype=like.dtype) if isinstance(x, int | float) else x
-        for x in (first, *rest)
+        values[x] if isinstance(x, Node) else torch.full(rank, x, dtype=like.dtype)
+        for x in arguments
+        if isinstance(x, Node | int | float)
     ]
-
-
-def _arguments(node: Node) -> list[Any]:
-    """The operands of a node, without dtypes and the like."""
-    arguments = arguments_of(node).values()
-    return [x for x in arguments if isinstance(x, Node | int | float) and not isinstance(x, bool)]
