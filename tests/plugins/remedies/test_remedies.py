@@ -26,9 +26,10 @@ from workbench.export.lower import lower_model
 from workbench.export.traced import trace_model
 from workbench.options import REWRITES, ExportOptions
 from workbench.plugins.remedies import remedy_trials
-from workbench.plugins.remedies.equivalence import Finder, list_operators
+from workbench.plugins.remedies.equivalence import Finder
 from workbench.plugins.remedies.rewrite import REWRITER, find_remedies
 from workbench.plugins.remedies.subgraphs import Subgraphs
+from workbench.plugins.remedies.traced_parts import list_operators
 from workbench.records.exports import Rewrite
 from workbench.records.trials import Scope, Trial
 from workbench.remedies import REMEDIES

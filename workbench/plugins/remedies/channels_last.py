@@ -9,7 +9,7 @@ import operator
 from typing import Any
 
 import torch
-from torch.fx import Node
+from torch.fx import Graph, Node
 
 from workbench.graphs import is_pure, readers
 from workbench.plugins.remedies.equivalence import (
@@ -24,13 +24,12 @@ from workbench.plugins.remedies.equivalence import (
 aten: Any = torch.ops.aten
 #: What computes with two images, by what computes with an image and a number.
 _TWO_IMAGES: dict[Any, Any] = {
-    **dict.fromkeys((aten.add.Tensor, aten.add.Scalar), torch.add),
-    **dict.fromkeys((aten.sub.Tensor, aten.sub.Scalar), torch.sub),
-    **dict.fromkeys((aten.mul.Tensor, aten.mul.Scalar), torch.mul),
-    **dict.fromkeys((aten.div.Tensor, aten.div.Scalar), torch.div),
-    aten.rsub.Scalar: lambda x, other: other - x,
-    aten.maximum.default: torch.maximum,
-    aten.minimum.default: torch.minimum,
+    **dict.fromkeys((aten.add.Tensor, aten.add.Scalar), aten.add.Tensor),
+    **dict.fromkeys((aten.sub.Tensor, aten.sub.Scalar, aten.rsub.Scalar), aten.sub.Tensor),
+    **dict.fromkeys((aten.mul.Tensor, aten.mul.Scalar), aten.mul.Tensor),
+    **dict.fromkeys((aten.div.Tensor, aten.div.Scalar), aten.div.Tensor),
+    aten.maximum.default: aten.maximum.default,
+    aten.minimum.default: aten.minimum.default,
 }
 #: What computes channels last.
 _OF_IMAGES = {
@@ -46,27 +45,53 @@ _MOST_AROUND = 12
 
 def find_layouts(finder: Finder, last: Node) -> Equivalent | None:
     """An image with a number or a constant of fewer dimensions, which becomes one of four."""
-    compute = _TWO_IMAGES.get(last.target)
-    if compute is None or not is_pure(last) or not is_float(last) or value(last).ndim != 4:
+    operands = _list_operands(last) if is_pure(last) else []
+    images = [each for each in operands if _is_image(each) and each not in finder.constants]
+    if len(images) != 1 or not _has_images(finder):
         return None
-    first, second, *rest = arguments_of(last).values()
-    images = [each for each in (first, second) if _is_image(each) and each not in finder.constants]
-    if rest not in ([], [1]) or len(images) != 1 or not _has_images(finder):
-        return None
-    other = second if images[0] is first else first
+    image = images[0]
+    (other,) = (each for each in operands if each is not image)
     constant = finder.constants.get(other) if isinstance(other, Node) else other
     if constant is None or getattr(constant, "ndim", 0) == 4:
         return None
-    tensor = torch.as_tensor(constant, dtype=value(images[0]).dtype)
+    tensor = torch.as_tensor(constant, dtype=value(image).dtype)
     tensor = tensor.reshape([1] * (4 - tensor.ndim) + [*tensor.shape])
 
     def build(x: Any, other: Any) -> Any:
-        return compute(x, other) if images[0] is first else compute(other, x)
+        compute = _TWO_IMAGES[last.target]
+        return compute(x, other) if operands[0] is image else compute(other, x)
 
-    sources, around = (images[0],), _list_around(last)
+    around = _list_around(last)
     return Equivalent(
-        "layouts", "", (last,), last, sources, build, constants=(tensor,), around=around
+        "layouts", "", (last,), last, (image,), build, constants=(tensor,), around=around
     )
+
+
+def _list_operands(node: Node) -> list[Any]:
+    """The two operands of arithmetic whose result is an image, in order; none of anything else."""
+    if node.target not in _TWO_IMAGES or not _is_image(node):
+        return []
+    first, second, *rest = arguments_of(node).values()
+    if rest not in ([], [1]):
+        return []
+    return [second, first] if node.target is aten.rsub.Scalar else [first, second]
+
+
+def widen_numbers(graph: Graph) -> None:
+    """Numbers beside images, in the operators of a part, as images of one pixel."""
+    for node in [*graph.nodes]:
+        operands = _list_operands(node)
+        numbers = [each for each in operands if isinstance(each, int | float)]
+        if len(numbers) != 1:
+            continue
+        like = value(node)
+        with graph.inserting_before(node):
+            pixel = graph.call_function(
+                aten.full.default, ([1] * 4, numbers[0]), {"dtype": like.dtype}
+            )
+        pixel.meta["val"] = like.new_full([1] * 4, numbers[0])
+        node.target, node.kwargs = _TWO_IMAGES[node.target], {}
+        node.args = tuple(each if isinstance(each, Node) else pixel for each in operands)
 
 
 def _is_image(each: Any) -> bool:

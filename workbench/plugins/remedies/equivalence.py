@@ -12,15 +12,13 @@ from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.fx import GraphModule, Node
-from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx import Node
 from torch.fx.node import map_arg
 
 from workbench.graphs import (
     PRODUCTS,
     VIEWS,
     Dependence,
-    fake_mode_of,
     find_schema,
     function_of,
     is_pure,
@@ -214,27 +212,6 @@ class Finder:
         if isinstance(expected, torch.Tensor):
             return sqnr(result, expected)
         return min(sqnr(one, other) for one, other in zip(result, expected, strict=True))
-
-
-@torch.no_grad()
-def trace(each: Equivalent) -> GraphModule:
-    """The operators that compute the result, on the example values of its sources."""
-    fake_mode = fake_mode_of(each.result)
-    constants = [fake_mode.from_tensor(each, static_shapes=True) for each in each.constants]
-    if fake_mode.shape_env is not None:
-        # Sizes that earlier runs of parts left open, which are none of this one's.
-        fake_mode.shape_env.pending_fresh_unbacked_symbols.clear()
-    with fake_mode:
-        build = make_fx(lambda *tensors: each.build(*tensors), pre_dispatch=True)
-        return build(*map(value, each.sources), *constants)  # type: ignore[no-any-return]
-
-
-def list_operators(each: Equivalent) -> list[Node]:
-    """The operators that compute the result, without constants and what only arranges data."""
-    traced = trace(each).graph
-    traced.eliminate_dead_code()
-    calls = [node for node in traced.nodes if node.op == "call_function" and node.all_input_nodes]
-    return [node for node in calls if node.target not in VIEWS]
 
 
 def arguments_of(node: Node) -> dict[str, Any]:

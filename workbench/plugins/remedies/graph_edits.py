@@ -17,7 +17,8 @@ from workbench.graphs import (
     overwrites,
     readers,
 )
-from workbench.plugins.remedies.equivalence import Equivalent, Finder, evaluate, trace
+from workbench.plugins.remedies.equivalence import Equivalent, Finder, evaluate
+from workbench.plugins.remedies.traced_parts import trace
 
 
 def is_double(node: Node) -> bool:

@@ -31,8 +31,6 @@ from workbench.plugins.remedies.equivalence import (
     Finder,
     Refused,
     is_static,
-    list_operators,
-    trace,
 )
 from workbench.plugins.remedies.experts import find_experts
 from workbench.plugins.remedies.folds import find_fold, find_resized
@@ -62,6 +60,7 @@ from workbench.plugins.remedies.single_operators import (
     find_product,
 )
 from workbench.plugins.remedies.table import REMEDIES
+from workbench.plugins.remedies.traced_parts import list_operators, trace
 from workbench.plugins.remedies.windows import find_convolution
 
 aten: Any = torch.ops.aten
