@@ -239,7 +239,7 @@ def describe_noise(export: Export | None) -> str:
     if ratio is None or ratio >= LOW_SQNR:
         return ""
     error = format_share(10 ** (-ratio / 20))
-    return f"SQNR against eager at least {ratio:.1f} dB: the error is {error} of the output (RMS)"
+    return f"outputs differ from the PyTorch model's by {error} (RMS; SQNR {ratio:.1f} dB)"
 
 
 def check_program(

@@ -229,9 +229,9 @@ def _draw_dots(figure: Chart, axis: Axes, rows: pd.DataFrame) -> None:
     if rows.empty:
         return
     area = _LARGEST_DOT * rows["mean_ms"] / rows["mean_ms"].max()
-    axis.scatter(rows["intensity"], rows["gflops"], s=area.clip(lower=8), alpha=0.65,
-                 c=[style.color_of(c) for c in rows["category"]], edgecolors="white",
-                 linewidths=0.6, zorder=3)  # fmt: skip
+    colors = [style.color_of(category) for category in rows["category"]]
+    axis.scatter(rows["intensity"], rows["gflops"], s=area.clip(lower=8), alpha=0.65, c=colors,
+                 edgecolors=list(map(style.edge_of, colors)), linewidths=0.6, zorder=3)  # fmt: skip
     numbers = list[np.ndarray]()
     halo = [withStroke(linewidth=2.5, foreground="white")]
     for number, row in enumerate(rows.nlargest(_NAMED, "mean_ms").itertuples()):

@@ -321,11 +321,11 @@ def draw_bar(
 ) -> None:  # fmt: skip
     """A horizontal bar; hatched if its colour says that it is no single category."""
     mixed = color == UNSPLIT_COLOR
-    axis.barh(row, width, height, left, color=color, edgecolor=_edge_of(color, edge),
+    axis.barh(row, width, height, left, color=color, edgecolor=edge_of(color, edge),
               linewidth=0.8, hatch="///" if mixed else None)  # fmt: skip
 
 
-def _edge_of(color: str, usual: str = "white") -> str:
+def edge_of(color: str, usual: str = "white") -> str:
     """The edge of a box of a colour: grey where the page would not show its end."""
     if color == UNSPLIT_COLOR:
         return "white"
@@ -335,7 +335,7 @@ def _edge_of(color: str, usual: str = "white") -> str:
 def line_color(category: str) -> str:
     """The colour of a category's lines and dots: one that a white page shows."""
     color = color_of(category)
-    return _edge_of(color, color)
+    return edge_of(color, color)
 
 
 def use_log_scales(axis: Axes) -> None:
@@ -366,7 +366,7 @@ def draw_speedup(axis: Axes, row: int, entry: Any) -> None:
 def add_key(figure: Figure, colors: Mapping[str, str], left: float = 0.1, note: str = "") -> None:
     """A legend below the title: a chip of each colour; and a note after them."""
     chips = [
-        Patch(facecolor=color, label=name, edgecolor=_edge_of(color),
+        Patch(facecolor=color, label=name, edgecolor=edge_of(color),
               hatch="///" if color == UNSPLIT_COLOR else None)
         for name, color in colors.items()
     ]  # fmt: skip
