@@ -16,7 +16,7 @@ from workbench.analysis.findings.gains import joined_calls_ms, keys_of, time_spe
 from workbench.analysis.needed import LEAST_PART
 from workbench.analysis.run import Measurement
 from workbench.records.exports import Rewrite
-from workbench.remedies import REMEDIES, Remedy, find_nearest
+from workbench.remedies import REMEDIES, find_nearest
 from workbench.wording import format_size, plural
 
 #: Share of the latency from which the head is worth a finding: more than layers of its size take.
@@ -70,62 +70,65 @@ def _of_program(remedy: str) -> Rewrite | None:
 
 def find_replaceable(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Operators for which the export has shown that a remedy computes the same."""
-    claimed = set[str]()
+    claimed, kinds = set[str](), m.costs["kind"]
     for rewrite in m.export.rewrites if m.export else ():
-        if rewrite.name == "constants":
-            continue  # `find_fixed` is about them
-        remedy, nodes = REMEDIES.get(rewrite.name), {*rewrite.nodes}
-        steps = [
-            step
-            for step in m.structure.steps
-            if step.origin and (step.origin.traced or step.origin.node) in nodes
-        ]
+        if rewrite.name == "constants" or rewrite.name not in REMEDIES:
+            continue  # `find_fixed` is about constants
+        steps = _list_steps(m, rewrite.nodes)
         every = keys_of(m, steps)
         keys = [key for key in every if key in unclaimed and key not in claimed]
-        if remedy is None or not keys:
-            continue  # an earlier remedy is the better one
-        claimed |= {*keys}
-        kinds = m.costs["kind"]
         kernels = [key for key in keys if kinds[key] == "portable"]
-        # Its other operators stay, and may get faster.
-        staying = [key for key in keys if key not in kernels and rewrite.kept == 1 and kernels]
-        keys = [key for key in keys if key not in staying]
+        if rewrite.kept == 1 and kernels:  # its other operators stay, and may get faster
+            keys = kernels
         outside = time_spent(m, kernels).ms > time_spent(m, keys).ms / 2
         layouts = [key for key in _layouts_around(m, keys) if key in unclaimed and key not in keys]
-        if rewrite.kept == 1 and not kernels:  # its operators stay, what converts layouts goes
+        stays = rewrite.kept == 1 and not kernels
+        if stays:  # what converts layouts around its operators goes
             layouts = _layouts_in(m, rewrite, unclaimed)
-            if not layouts:
-                continue
+        if not keys or (stays and not layouts):
+            continue  # an earlier remedy is the better one, or nothing goes
+        claimed |= {*every}
         extra = layouts + gains.call_keys(m, keys)
         advice = commands.use_remedy(m, rewrite.name)
         advice |= {} if rewrite.code is None else {"code": rewrite.code}
         title = f"less work computes the same: {rewrite.text}"
-        action = "rewrite it, or let the export do it"
         if outside:
-            reasons = dict.fromkeys(_reason_of(m, step) for step in steps if step.is_kernel)
-            because = "; ".join(filter(None, reasons)) if len(reasons) < 3 else ""
-            title = f"outside the delegate: {_names(m.costs.loc[kernels])}"
-            title += f" ({because})" if because else ""
-        elif rewrite.kept == 1:
+            title = f"outside the delegate: {_names(m.costs.loc[kernels])}{_describe_why(m, steps)}"
+        elif stays:
             converted = plural(len(layouts), "layout conversion")
             title = f"{converted} around {_names(m.costs.loc[keys])}"
-        if outside or rewrite.kept == 1:
-            action = f"rewrite it: {rewrite.text}"
+        what = f": {rewrite.text}" if outside or stays else ", or let the export do it"
         yield Finding(
             title,
             _gain_of_remedy(m, rewrite, keys, extra, outside),
             keys + extra,
-            f"{action}{_describe_proof(rewrite, remedy)}",
+            f"rewrite it{what}{_describe_proof(rewrite)}",
             rewrite=rewrite if rewrite.parts else None,
             beside=[key for key in every if key not in keys],
             **advice,
         )
 
 
-def _describe_proof(rewrite: Rewrite, remedy: Remedy) -> str:
+def _list_steps(m: Measurement, nodes: Collection[str]) -> list[FlowStep]:
+    """The steps that operators of the trace have become."""
+    return [
+        step
+        for step in m.structure.steps
+        if step.origin and (step.origin.traced or step.origin.node) in nodes
+    ]
+
+
+def _describe_why(m: Measurement, steps: Collection[FlowStep]) -> str:
+    """Why the kernels among some steps are not delegated, in brackets; empty if that is long."""
+    reasons = dict.fromkeys(_reason_of(m, step) for step in steps if step.is_kernel)
+    because = "; ".join(filter(None, reasons)) if len(reasons) < 3 else ""
+    return f" ({because})" if because else ""
+
+
+def _describe_proof(rewrite: Rewrite) -> str:
     """What is known of the outputs with a remedy."""
-    if remedy.differs:
-        return f"; another function: {remedy.differs}"
+    if differs := REMEDIES[rewrite.name].differs:
+        return f"; another function: {differs}"
     if rewrite.sqnr_db is None:
         return ""
     return f"; on random tensors, the results agree ({rewrite.sqnr_db:.0f} dB)"
@@ -497,14 +500,8 @@ def _reason_of(m: Measurement, step: FlowStep) -> str:
 
 def _layouts_in(m: Measurement, rewrite: Rewrite, unclaimed: Collection[str]) -> list[str]:
     """The rows of layout conversions beside what treats all elements alike in a remedy's parts."""
-    names = {name for part in rewrite.parts for name in part}
-    inside = (
-        step
-        for step in m.flow.steps
-        if step.origin
-        and (step.origin.traced or step.origin.node) in names
-        and step.type in POINTWISE
-    )
+    steps = _list_steps(m, {name for part in rewrite.parts for name in part})
+    inside = (step for step in steps if step.type in POINTWISE)
     around = {near.id: near for step in inside for near in m.flow.neighbours(step) if near.made_up}
     return keys_of(m, around.values(), unclaimed)
 
