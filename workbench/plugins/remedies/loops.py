@@ -12,11 +12,10 @@ import torch
 from torch.fx import Node
 from torch.fx.node import map_arg
 
-from workbench.graphs import find_schema, is_pure, readers
+from workbench.graphs import is_pure, readers
 from workbench.plugins.remedies.equivalence import (
     CUTS,
     MOST_PROVEN,
-    PLACES,
     Equivalent,
     Finder,
     Refused,
@@ -349,12 +348,13 @@ def _move_front(x: Any, parts: Group, last: Node) -> Any:
 
 
 class _Cut(NamedTuple):
-    """A part of a tensor that an operator takes, alone or as one of several."""
+    """A part of a tensor along an axis, which a selection ``drops``."""
 
     source: Node
-    take: Any
-    arguments: tuple[Any, ...]
-    number: int | None = None
+    axis: int
+    start: int
+    size: int
+    drops: bool
 
     @property
     def place(self) -> tuple[Any, ...]:
@@ -363,19 +363,32 @@ class _Cut(NamedTuple):
 
     def of(self, x: Any) -> Any:
         """The part of another tensor at the same place."""
-        parts = self.take(x, *self.arguments)
-        return parts if self.number is None else parts[self.number]
+        part = aten.slice.Tensor(x, self.axis, self.start, self.start + self.size)
+        if not self.drops:
+            return part
+        return reshape(part, [*x.shape[: self.axis], *x.shape[self.axis + 1 :]])
 
 
 def _read_cut(node: Node) -> _Cut | None:
     """What a node takes from where; None if it does something else."""
-    whole: Any = node.args[0] if node.args and not node.kwargs else None
-    if node.target in PLACES and whole:
-        return _Cut(whole, node.target, node.args[1:])
-    if node.target is operator.getitem and whole.target in CUTS and not whole.kwargs:
-        number: Any = node.args[1]
-        return _Cut(whole.args[0], whole.target, whole.args[1:], number)
-    return None
+    split, number = node, None
+    if node.target is operator.getitem:
+        split, number = node.args  # type: ignore[assignment]
+    if split.target not in CUTS or not is_static(split.all_input_nodes[0]):
+        return None
+    source, given = split.all_input_nodes[0], arguments_of(split)
+    shape = value(source).shape
+    axis = given["dim"] % len(shape)
+    if split.target is aten.select.int:
+        return _Cut(source, axis, given["index"] % shape[axis], 1, True)
+    if split.target is aten.slice.Tensor:
+        start, _, step = slice(given["start"], given["end"], given["step"]).indices(shape[axis])
+        return _Cut(source, axis, start, value(node).shape[axis], False) if step == 1 else None
+    if split.target is aten.unbind.int:
+        return _Cut(source, axis, number, 1, True)  # type: ignore[arg-type]
+    before: Any = split.meta["val"][:number]
+    start = sum(part.shape[axis] for part in before)
+    return _Cut(source, axis, start, value(node).shape[axis], False)
 
 
 def _read_cuts(finder: Finder, node: Node) -> dict[Node, _Cut]:
@@ -385,7 +398,7 @@ def _read_cuts(finder: Finder, node: Node) -> dict[Node, _Cut]:
     cuts = {}
     for operand in finder.varying(node):
         cut = _read_cut(operand)
-        if cut is None or not is_float(cut.source) or not is_static(cut.source):
+        if cut is None or not is_float(cut.source):
             return {}
         cuts[operand] = cut
     places = {(each.place, value(each.source).shape) for each in cuts.values()}
@@ -406,19 +419,12 @@ def _count_alike(finder: Finder, node: Node) -> int:
         cut = next(iter(cuts.values()))
         wholes = {part: each.source for part, each in cuts.items()}
         call = map_arg((node.args, node.kwargs), lambda each: str(wholes.get(each, each)))
-        return node.target, str(call), cut.take, _axis_of(cut)
+        return node.target, str(call), cut.axis, cut.drops
 
     counts = finder.memory.get("cuts")
     if counts is None:
         counts = finder.memory["cuts"] = Counter(map(name, finder.nodes))
     return counts[name(node)]  # type: ignore[no-any-return]
-
-
-def _axis_of(cut: _Cut) -> int:
-    names = [each.name for each in find_schema(cut.take).arguments]
-    given = dict(zip(names[1:], cut.arguments, strict=False))
-    axis: int = given.get("dim", 0)
-    return axis % value(cut.source).ndim
 
 
 def _take_out(finder: Finder, last: Node) -> Equivalent | None:
@@ -430,7 +436,7 @@ def _take_out(finder: Finder, last: Node) -> Equivalent | None:
     if count < _LEAST_ALIKE:
         return None
     if _is_layer(last):
-        if [*cuts] != [last.args[0]] or _axis_of(cut) == value(cut.source).ndim - 1:
+        if [*cuts] != [last.args[0]] or cut.axis == value(cut.source).ndim - 1:
             return None
     elif 4 * count * elements(last) < 3 * elements(cut.source) or not all(
         _read_cuts(finder, reader) for part in cuts for reader in readers(part)
@@ -447,7 +453,7 @@ def _take_out(finder: Finder, last: Node) -> Equivalent | None:
         return cut.of(call(target, *args, **kwargs))
 
     text = f"{name_of(last)} of a whole tensor instead of its {count} slices"
-    splits = {part.args[0] for part, each in cuts.items() if each.number is not None}
+    splits = {part.args[0] for part in cuts if part.target is operator.getitem}
     nodes: Any = sorted({*splits, *cuts, last}, key=finder.place.__getitem__)
     part = Equivalent("loops", text, (*nodes,), last, sources, build, kept=1 / count)
     return finder.prove(part)
