@@ -43,6 +43,17 @@ def test_plug_ins_import_the_package_and_its_seam_alone():
         assert all(hasattr(module, name) for name in exported)
 
 
+def test_no_conditional_expression_stands_in_another():
+    nested = [
+        f"{path}:{node.lineno}"
+        for path in PACKAGE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.IfExp)
+        and any(isinstance(part, ast.IfExp) for part in (node.test, node.body, node.orelse))
+    ]
+    assert not nested
+
+
 def test_no_modules_import_each_other():
     graph = grimp.build_graph("workbench", exclude_type_checking_imports=True, cache_dir=None)
     above = {module: graph.find_upstream_modules(module) for module in graph.modules}

@@ -106,7 +106,9 @@ def _find_arguments(command: click.Command, words: Sequence[str]) -> list[int]:
 
 def _look_up(shell: InteractiveShell, word: str) -> Any:
     value = shell.user_ns.get(word) if word.isidentifier() else None
-    return word if value is None else str(value) if isinstance(value, Path) else value
+    if value is None:
+        return word
+    return str(value) if isinstance(value, Path) else value
 
 
 def _check_names(shell: InteractiveShell, arguments: Sequence[Any]) -> None:

@@ -34,8 +34,9 @@ class Grid(NamedTuple):
 
 def plural(number: int, noun: str) -> str:
     """``1 process``, ``2 processes``."""
-    ending = "" if number == 1 else "es" if noun.endswith(("x", "ss")) else "s"
-    return f"{number} {noun}{ending}"
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number} {noun}{'es' if noun.endswith(('x', 'ss')) else 's'}"
 
 
 def format_ms(ms: float) -> str:

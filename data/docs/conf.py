@@ -101,7 +101,8 @@ def write_reference() -> None:
         directives = []
         for name in names:
             thing = getattr(workbench, name)
-            kind = "class" if inspect.isclass(thing) else "function" if callable(thing) else "data"
+            kind = "function" if callable(thing) else "data"
+            kind = "class" if inspect.isclass(thing) else kind
             directives.append(f".. auto{kind}:: workbench.{name}\n")
         write(f"api{number}", title, *directives)
     intro = "``import workbench as wb`` gives these names; they are imported when first used.\n"

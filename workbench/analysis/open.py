@@ -1,7 +1,7 @@
 """Opening a run: ours, one of Arm's profiling kit, or any folder of ETDumps."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -74,13 +74,17 @@ def open_run(
         folder, scheme = Path(path), load_scheme(categories or "workbench")
         if folder.name == MANIFEST and any(folder.parent.rglob(f"*{ETDUMP}")):
             folder = folder.parent  # it is not alone
-        is_manifest = folder.suffix == ".json" and folder.is_file()
-        opening = open_ours if is_ours(folder) else open_manifest if is_manifest else open_others
-        opened = opening(folder, scheme)
+        opened = _choose_reader(folder)(folder, scheme)
         run = _orient(replace(opened, opened_with=options), baseline)
     if etrecord:
         run.add_etrecord(Path(etrecord))
     return run
+
+
+def _choose_reader(path: Path) -> Callable[[Path, Scheme], Run]:
+    if is_ours(path):
+        return open_ours
+    return open_manifest if path.suffix == ".json" and path.is_file() else open_others
 
 
 def open_ours(folder: Path, scheme: Scheme) -> Run:

@@ -137,7 +137,8 @@ def reach_verdict(
 ) -> Verdict:
     """The verdict on a candidate, from ``frames.COMPARISON``; ``texts`` are further ones of it."""
     (row,) = comparison[comparison["level"] == "e2e"].to_dict("records")
-    outcome = "emulated" if emulated else WRONG if wrong else row["outcome"]
+    outcome = WRONG if wrong else row["outcome"]
+    outcome = "emulated" if emulated else outcome
     names = ("speedup", "low", "high", "floor", "detectable")
     times = ("baseline_ms", "candidate_ms")
     columns: dict[str, Any] = {name: float(row[name]) for name in (*names, *times)}

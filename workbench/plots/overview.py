@@ -138,7 +138,8 @@ def list_findings(findings: Sequence[Finding], top: int) -> Table:
     first = findings[0]
     action, commands = words.describe_action(first), words.list_commands(first)
     code = words.list_code(first)
-    hint = commands[0] if commands else code[0] if len(code) == 1 else ""
+    hints = [*commands, *(code if len(code) == 1 else ())]
+    hint = next(iter(hints), "")
     page = f'<p class="next"><strong>Next step:</strong> {to_html(action)}'
     lines.append(f"\n**Next step:** {to_markdown(action)}")
     if hint:

@@ -77,8 +77,11 @@ def _read_names(names: Sequence[str]) -> dict[str, tuple[str, tuple[str, ...]]]:
     for name, parts in words.items():
         distinct = [part for part in parts if part not in shared]
         off, on = not _OFF.isdisjoint(distinct), not _ON.isdisjoint(distinct)
-        side = "" if off == on else "off" if off else "on"
-        sides[name] = side, tuple(part for part in distinct if part not in _OFF | _ON)
+        side = "off" if off else "on"
+        sides[name] = (
+            side if off != on else "",
+            tuple(part for part in distinct if part not in _OFF | _ON),
+        )
     return sides
 
 

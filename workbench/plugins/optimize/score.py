@@ -33,7 +33,8 @@ def score_program(
             ratio = math.inf if fidelity.faithful is False else 10 ** (-db / 10)
             noise[fidelity.output] = noise.get(fidelity.output, 0.0) + ratio
     worst = max(noise.values(), default=0.0) / max(len(outputs), 1)
-    sqnr = export.sqnr_db if math.isinf(worst) else -10 * math.log10(worst) if worst else None
+    sqnr = -10 * math.log10(worst) if worst and math.isfinite(worst) else None
+    sqnr = export.sqnr_db if math.isinf(worst) else sqnr
     return sqnr, call_metric(metric, outputs) if metric else None
 
 

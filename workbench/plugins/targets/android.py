@@ -145,7 +145,8 @@ def find_device(serial: str = "") -> str:
         "unauthorized": "allow USB debugging on its screen",
         "offline": "unplug and plug it in, or run `adb reconnect`",
     }
-    what = f"is {state}" if state else "no such device" if serial else "no device is connected"
+    absent = "no such device" if serial else "no device is connected"
+    what = f"is {state}" if state else absent
     listed = f"`adb devices` lists {', '.join(sorted(devices)) or 'none'}"
     where = f"android:{serial}" if serial else "android"
     raise TargetError(what, where=where, hint=hints.get(state or "", listed))
