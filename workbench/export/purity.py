@@ -1,7 +1,7 @@
 """Operators of a graph that compute the same at every call, and change nothing that others read."""
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -60,12 +60,15 @@ _OVERWRITTEN = "overwritten"
 
 
 def mark_overwritten(nodes: Sequence[Node]) -> None:
-    """Mark what is overwritten in place, and all views of it, whose values depend on when."""
+    """Mark what is overwritten in place, and what shares its memory: values that depend on when."""
     for node in nodes:
         node.meta.pop(_OVERWRITTEN, None)
     for node in nodes:
         if node.op == "call_function" and overwrites(node) and not is_pure(node):
-            for view in list_aliases(find_root(node)):
+            root = find_root(node)
+            while root.op == "call_function" and _is_alias(root):  # what was overwritten before
+                root = find_root(root)
+            for view in list_aliases(root, _is_alias):
                 view.meta[_OVERWRITTEN] = True
 
 
@@ -77,17 +80,22 @@ def find_root(node: Node) -> Node:
     return root  # type: ignore[no-any-return]
 
 
-def list_aliases(root: Node) -> list[Node]:
-    """A tensor and all views of it."""
-    views = [root]
+def list_aliases(root: Node, is_alias: Callable[[Node], bool] | None = None) -> list[Node]:
+    """A tensor and all views of it, or what else shares its memory."""
+    views, is_alias = [root], is_alias or _is_view
     for view in views:  # which grows
-        views += [user for user in view.users if user.args[:1] == (view,) and _is_view(user)]
+        views += [user for user in view.users if user.args[:1] == (view,) and is_alias(user)]
     return views
 
 
 def is_overwritten(node: Node) -> bool:
     """Whether another operator overwrites the result of a node, or what it is a view of."""
     return _OVERWRITTEN in node.meta
+
+
+def _is_alias(node: Node) -> bool:
+    """Whether a result may be the memory of the first operand, as a view or as it overwrites it."""
+    return _is_view(node) or function_of(node) is not node.target
 
 
 def _is_view(node: Node) -> bool:
@@ -110,6 +118,8 @@ def is_pure(node: Node) -> bool:
     if target is not node.target:  # it overwrites its operand, which must be its own
         source: Any = node.args[0]
         if len(readers(source)) > 1 or source.op != "call_function" or _is_view(source):
+            return False
+        if _is_alias(source) and not is_pure(source):
             return False
     if is_overwritten(node):
         return False

@@ -1,5 +1,6 @@
 """What a rewrite computes is the same, and it is found in any spelling."""
 
+import math
 import sys
 from pathlib import Path
 
@@ -336,6 +337,62 @@ def test_layer_norm_is_made_in_single_precision(affine, backend, tmp_path):
     assert export.options == {"rewritten": "1 layer_norm"} and export.rewrite == ("layer_norm",)
     assert export.fidelity[0].sqnr_db > 60
     assert rewritten(norm, torch.randn(1, 4, 256))[2] == {}
+
+
+class Called(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function, self.layer = function, nn.Conv2d(4, 4, 1).requires_grad_(False)
+
+    def forward(self, x):
+        return self.function(self.layer, x)
+
+
+def add_in_place(layer, x):
+    total, steps = torch.zeros(4, 4), []
+    for i in range(4):
+        total.add_(x[i])
+        steps.append(total.tanh())
+    return torch.stack(steps)
+
+
+def change_twice(layer, x):
+    y = x * 1
+    for i in range(4):
+        y[i].mul_(2).add_(1)
+    return y
+
+
+#: Numbers that are not chosen, or not compared by their difference, among them infinite ones.
+UNEVEN = torch.tensor([-1.0, 0.0, 2.0, math.inf, -math.inf, math.nan]).repeat(3, 1)
+
+
+@pytest.mark.parametrize(
+    ("function", "x"),
+    [
+        (lambda layer, x: torch.where(x > 0, x.log(), torch.zeros_like(x)), UNEVEN[:, :3]),
+        (lambda layer, x: torch.where(x != 0, 1 / x, 0.0), UNEVEN[:, :3]),
+        (lambda layer, x: x.sqrt().masked_fill(x < 0, 0.0), UNEVEN[:, :3]),
+        (lambda layer, x: torch.where(x == -math.inf, 1.0, x.sigmoid() * 2), UNEVEN[:, :5]),
+        (lambda layer, x: torch.where(x != x, 0.0, x.sigmoid() * 2), UNEVEN),
+        (lambda layer, x: layer(x) * torch.arange(6.0).double(), torch.randn(1, 4, 6, 6)),
+        (
+            lambda layer, x: nn.functional.max_pool2d(x, 2).relu() * 1e6,
+            -torch.ones(1, 4, 6, 6).half(),
+        ),
+        (add_in_place, torch.randn(4, 4, 4)),
+        (change_twice, torch.randn(4, 4, 4)),
+    ],
+)
+def test_remedies_leave_what_they_would_change(function, x):
+    module = Called(function)
+    with silence():
+        exported = torch.export.export(module, (x,))
+        expected = exported.module()(x)
+        REWRITER.apply(
+            exported, ["layouts", "loops", "functions", "masks", "assignments"], "xnnpack"
+        )
+    torch.testing.assert_close(exported.module()(x), expected, equal_nan=True)
 
 
 def test_a_remedy_that_raises_is_logged_and_the_others_apply(monkeypatch, no_remedy_fails):

@@ -50,21 +50,31 @@ def find_layouts(finder: Finder, last: Node) -> Equivalent | None:
     if len(images) != 1 or not _has_images(finder):
         return None
     image = images[0]
-    (other,) = (each for each in operands if each is not image)
-    constant = finder.constants.get(other) if isinstance(other, Node) else other
+    (operand,) = (each for each in operands if each is not image)
+    constant = finder.constants.get(operand) if isinstance(operand, Node) else operand
     if constant is None or getattr(constant, "ndim", 0) == 4:
         return None
-    tensor = torch.as_tensor(constant, dtype=value(image).dtype)
-    tensor = tensor.reshape([1] * (4 - tensor.ndim) + [*tensor.shape])
+    widened = _widen(constant, value(image).dtype)
+    if widened is None or value(last).dtype is not widened.dtype:
+        return None
 
-    def build(x: Any, other: Any) -> Any:
+    def build(x: Any, constant: Any) -> Any:
         compute = _TWO_IMAGES[last.target]
-        return compute(x, other) if operands[0] is image else compute(other, x)
+        return compute(x, constant) if operands[0] is image else compute(constant, x)
 
     around = _list_around(last)
     return Equivalent(
-        "layouts", "", (last,), last, (image,), build, constants=(tensor,), around=around
+        "layouts", "", (last,), last, (image,), build, constants=(widened,), around=around
     )
+
+
+def _widen(constant: Any, dtype: torch.dtype) -> torch.Tensor | None:
+    """A constant as an image of a dtype; None if that makes zeros or infinite numbers of others."""
+    exact = torch.as_tensor(constant, dtype=torch.double)
+    rounded = exact.to(dtype)
+    if not (rounded.isfinite().equal(exact.isfinite()) and (rounded == 0).equal(exact == 0)):
+        return None
+    return rounded.reshape([1] * (4 - rounded.ndim) + [*rounded.shape])
 
 
 def _list_operands(node: Node) -> list[Any]:
@@ -82,7 +92,7 @@ def widen_numbers(graph: Graph) -> None:
     for node in [*graph.nodes]:
         operands = _list_operands(node)
         numbers = [each for each in operands if isinstance(each, int | float)]
-        if len(numbers) != 1:
+        if len(numbers) != 1 or _widen(numbers[0], value(node).dtype) is None:
             continue
         like = value(node)
         with graph.inserting_before(node):
@@ -109,11 +119,7 @@ def _list_before(node: Node) -> list[Node]:
     """What an image comes from, up to the operators that decide its layout."""
     before = [node]
     for each in before:  # which grows
-        if (
-            each is node
-            or is_pointwise(each)
-            or each.target in (aten.cat.default, operator.getitem)
-        ):
+        if each is node or is_pointwise(each) or each.target in _PASSING:
             images = [source for source in each.all_input_nodes if _is_image(source)]
             before += [source for source in images if source not in before]
     return before

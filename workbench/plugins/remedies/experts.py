@@ -81,7 +81,7 @@ def _is_weighted(term: Node, shape: Sequence[Any]) -> bool:
     if function_of(term) is not aten.mul.Tensor or len(term.all_input_nodes) < 2:
         return False
     sizes = sorted(map(elements, term.all_input_nodes))
-    return value(term).shape == shape and sizes[0] * shape[-1] == sizes[1]
+    return bool(shape) and value(term).shape == shape and sizes[0] * shape[-1] == sizes[1]
 
 
 def _list_terms(last: Node) -> tuple[list[Node], list[Node]]:

@@ -9,6 +9,7 @@ import torch
 from torch.fx import Node
 
 from workbench.graphs import VIEWS, function_of, is_pure, readers
+from workbench.plugins.remedies.comparisons import find_unbounded
 from workbench.plugins.remedies.equivalence import (
     MOST_PROVEN,
     Equivalent,
@@ -320,8 +321,7 @@ def find_masks(finder: Finder, last: Node) -> Equivalent | None:
     kinds = (value(tensor).dtype, value(mask).dtype)
     if kinds != (torch.float32, torch.bool) or value(tensor).shape != value(last).shape:
         return None
-    scores = [_skip_copies(reader) for reader in readers(last)]
-    if math.isinf(hidden) and not all(each.target is aten.softmax.int for each in scores):
+    if not _hides_all(finder, last, tensor, hidden):
         return None
 
     def build(x: Any, mask: Any) -> Any:
@@ -335,6 +335,16 @@ def find_masks(finder: Finder, last: Node) -> Equivalent | None:
 
     text = f"{name_of(last)} as a sum or product with the mask"
     return Equivalent("masks", text, (last,), last, (tensor, mask), build)
+
+
+def _hides_all(finder: Finder, last: Node, scores: Any, hidden: float) -> bool:
+    """Whether sums or products with a mask hide all scores: not a 0 those that may be infinite."""
+    ends = [_skip_copies(reader) for reader in readers(last)]
+    if math.isinf(hidden) and not all(each.target is aten.softmax.int for each in ends):
+        return False
+    while hidden <= _HIDDEN / 1e5 and scores.target in _FILLS:  # those that masks hid before
+        scores = scores.args["masked_fill" not in str(scores.target)]
+    return scores not in find_unbounded(finder)
 
 
 def _skip_copies(node: Node) -> Node:

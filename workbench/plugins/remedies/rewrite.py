@@ -21,6 +21,7 @@ from workbench.graphs import (
     fold_constants,
     is_overwritten,
     overwrites,
+    readers,
 )
 from workbench.plugins.remedies.assignments import find_assignments
 from workbench.plugins.remedies.branches import find_branches
@@ -164,7 +165,9 @@ def find_remedies(finder: Finder, names: Collection[str], backend: str) -> Itera
     finders = {name: find for name, find in _list_finders(backend).items() if name in names}
     taken: set[Node] = set()
     for node in reversed(finder.nodes):
-        if node in taken or node.op != "call_function" or is_overwritten(node):
+        if node in taken or node.op != "call_function" or _is_in_row(node):
+            continue
+        if is_overwritten(node) and not overwrites(node):
             continue
         writes_view = overwrites(node) and node.args[0] is not find_root(node)
         for name, find in finders.items():
@@ -175,10 +178,26 @@ def find_remedies(finder: Finder, names: Collection[str], backend: str) -> Itera
             if node in finder.constants and not asked:
                 continue
             part = _attempt(name, node, partial(find, finder, node))
-            if part and part.result not in taken:
+            if part and part.result not in taken and _reads_in_time(finder, part):
                 taken.update(part.nodes)
                 yield part
                 break
+
+
+def _is_in_row(node: Node) -> bool:
+    """Whether an assignment overwrites the result of another one, or has its own overwritten."""
+    if not is_overwritten(node) or not overwrites(node):
+        return False
+    next_ones = (reader for reader in readers(node) if reader.args[0] is node)
+    return any(map(overwrites, (*node.all_input_nodes[:1], *next_ones)))
+
+
+def _reads_in_time(finder: Finder, part: Equivalent) -> bool:
+    """Whether a part may read its sources where its result is: nothing overwrites them before."""
+    if part.name == "assignments" or not any(map(is_overwritten, part.sources)):
+        return True
+    first, end = min(map(finder.place.__getitem__, part.nodes)), finder.place[part.result]
+    return not any(map(overwrites, finder.nodes[first:end]))
 
 
 def _attempt(name: str, node: Node, find: Callable[[], Equivalent | None]) -> Equivalent | None:

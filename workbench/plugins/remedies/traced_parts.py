@@ -20,8 +20,8 @@ def trace(each: Equivalent) -> GraphModule:
     with fake_mode:
         build = make_fx(lambda *tensors: each.build(*tensors), pre_dispatch=True)
         traced = build(*map(value, each.sources), *constants)
-        widen_numbers(traced.graph)
-        return traced  # type: ignore[no-any-return]
+    widen_numbers(traced.graph)
+    return traced  # type: ignore[no-any-return]
 
 
 def list_operators(each: Equivalent) -> list[Node]:
