@@ -79,8 +79,12 @@ def test_a_manifest_alone_opens_as_a_run_with_the_same_numbers(gate, analysed, t
     assert wb.open_run(analysed.path / "manifest.json").traced, "beside its traces, it is not alone"
     assert saved.checks.set_index("check").at["not recorded", "evidence"] == "traces, samples"
     assert "fail" not in set(saved.checks["status"])
-    with pytest.raises(wb.WorkbenchError, match="has no trace"):
+    assert saved.compare().verdict.outcome == analysed.compare().verdict.outcome
+    with pytest.raises(wb.WorkbenchError, match="has no trace -> name the run's folder"):
         saved.subject.operators  # noqa: B018
+    (tmp_path / "main").mkdir()
+    shutil.copy(baseline, tmp_path / "main" / "manifest.json")
+    assert not wb.open_run(tmp_path / "main").traced, "nor has a folder that holds nothing else"
     by_file, by_folder = (
         gate(SAMPLE, "--baseline", each)[0]["rows"] for each in (baseline, copy_run(tmp_path))
     )
@@ -219,8 +223,8 @@ def test_several_runs_are_a_row_each_and_their_traces_are_not_needed(cli, gate, 
         for run, gate in zip(runs[1:], ["passed", "failed", "failed"], strict=True)
     }
     assert cli("compare", *runs)[1].count("slower") == 2
-    code, _, err = cli("compare", *runs, "--by", "layer")
-    assert code == 1 and err.count("\n") == 1 and ".etdump" in err
+    code, _, err = cli("compare", *runs, "--by", "category")
+    assert code == 1 and err.count("\n") == 1 and "has no trace ->" in err
 
 
 def test_the_command_gates_and_says_what_is_next(cli, baseline, tmp_path):

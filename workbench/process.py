@@ -107,6 +107,14 @@ def contain() -> Iterator[None]:
                 signal.signal(number, handler)
 
 
+def open_closed_streams() -> None:
+    """Write to nowhere where the caller has closed standard output or error."""
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        if getattr(sys, name) is None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+            setattr(sys, name, os.fdopen(number, "w", closefd=False))
+
+
 def _open_stream(descriptor: int, like: TextIO | None = None) -> TextIO:
     """A text stream on a copy of a descriptor; what its encoding lacks is escaped."""
     encoding = like.encoding if like else None

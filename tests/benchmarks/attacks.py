@@ -53,7 +53,6 @@ ATTACKS = {
     "notebook server: no token, another host": "jupyterlab_answers or there_is_no_page",
     "notebook server: paths outside, bodies": "other_files_are_refused or asks_for_no_file",
     "links and control characters in Markdown, HTML": "text_in_markdown or no_control_characters",
-    "hostile names in the explorer, in trace files": "hostile_names",
     "control characters in progress": "prints_no_control",
     "mutants of each kind of file": "mutants_are_read_or_refused",
 }

@@ -296,6 +296,14 @@ class Measurement(Noun):
         traced = (s for s in self.run.record.counted if s.etdump)
         return tuple(s for s in traced if (s.experiment, s.threads) == (self.name, self.threads))
 
+    def find_traced(self) -> tuple[Session, ...]:
+        """The same; StoreError if there are none."""
+        if self.sessions:
+            return self.sessions
+        path, hint = self.run.path, "name the run's folder, with its traces"
+        is_alone = path.suffix == ".json"
+        raise StoreError(f"{self.label} has no trace", where=path, hint=hint if is_alone else None)
+
     @frame_property
     def latencies(self) -> pd.DataFrame:
         """Every timed inference: ``frames.LATENCIES``."""
@@ -333,9 +341,7 @@ class Measurement(Noun):
     @property
     def events(self) -> pd.DataFrame:
         """The events of the first process after its warm-up: ``frames.EVENTS``."""
-        if not self.sessions:
-            raise StoreError(f"{self.label} has no trace", where=self.run.path)
-        return self._read_events(self.sessions[0])
+        return self._read_events(self.find_traced()[0])
 
     def read_processes(self) -> Iterator[pd.DataFrame]:
         """The same of every process, one after the other."""

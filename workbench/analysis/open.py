@@ -90,7 +90,8 @@ def _choose_reader(path: Path) -> Callable[[Path, Scheme], Run]:
 def open_ours(folder: Path, scheme: Scheme) -> Run:
     """A run that the workbench recorded."""
     record = load_run(folder)
-    if not any(session.complete and session.traced for session in record.sessions):
+    traced = [session for session in record.sessions if session.complete and session.traced]
+    if not traced:
         hint = "repeat the `workbench run` command: it resumes where it stopped"
         raise StoreError("nothing was measured completely", where=folder, hint=hint)
     names = [session.etdump for session in record.sessions]
@@ -98,6 +99,8 @@ def open_ours(folder: Path, scheme: Scheme) -> Run:
     programs = map(record.plan.program_of, record.plan.experiments)
     names += [str(kept_layers(Path(), program.name)) for program in programs]
     check_inside(folder, names)
+    if not any((folder / session.etdump).is_file() for session in traced):
+        return open_manifest(folder / MANIFEST, scheme)
     return Run(folder, record, find_bottlenecks, scheme)
 
 

@@ -13,7 +13,6 @@ import pandas as pd
 
 from workbench import frames
 from workbench.analysis import ledger, operators, statistics
-from workbench.errors import StoreError
 from workbench.records.runs import Session
 
 if TYPE_CHECKING:
@@ -57,9 +56,7 @@ class Times:
     @cached_property
     def processes(self) -> list[Traced]:
         """The traced processes, several of short traces together."""
-        sessions = self.of.sessions
-        if not sessions:
-            raise StoreError(f"{self.of.label} has no trace", where=self.of.run.path)
+        sessions = self.of.find_traced()
         parts, chosen, traces = list[Traced](), list[Session](), list[pd.DataFrame]()
         for session in sessions:
             chosen.append(session)

@@ -251,6 +251,9 @@ class Run(Noun):
             if same and threads in (None, after.threads):
                 return comparison
         if baseline is None or candidate is None:
+            if not self.traced and self.record.plan.pairs:  # its manifest alone: of latencies
+                pair = self.record.plan.pairs[0]
+                return self.compare(baseline or pair.baseline, candidate or pair.candidate, threads)
             names = list(dict.fromkeys(m.name for m in self.measurements))
             sides = shlex.join(f"{self.path}:{name}" for name in names[:2])
             hint = f"add traces of another experiment to {names[0]}"

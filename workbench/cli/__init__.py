@@ -18,7 +18,7 @@ from workbench import plugin
 from workbench.cli import analysis, work
 from workbench.cli.command import JSON, outline_error, say
 from workbench.errors import WorkbenchError
-from workbench.process import with_stack, write_bytecode
+from workbench.process import open_closed_streams, with_stack, write_bytecode
 from workbench.records.codec import to_document
 
 INTERRUPTED = 130
@@ -34,6 +34,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     if arguments is not None:
         _run(arguments)
     write_bytecode()
+    open_closed_streams()
     faulthandler.enable(2)  # where a library ends the process by a signal, its place is said
     try:
         _run(sys.argv[1:])

@@ -71,9 +71,8 @@ def analyze(
     problems = [f"fail  {row.check}: {row.evidence}" for row in failed.itertuples()]
     record = {"run_dir": run_dir, "files": files, "ok": not problems, "checks": checks}
     lines = [*([] if quiet else show_categories(run)), *problems, *files]
-    return Output(
-        lines, record, exit_code=check and bool(problems), step=command_line("report", run_dir)
-    )
+    step = command_line("report", run_dir) if run.traced else ""
+    return Output(lines, record, exit_code=check and bool(problems), step=step)
 
 
 def show_categories(run: Run) -> list[Table]:
@@ -191,12 +190,17 @@ def findings(
         return measure_applied(run, apply, model)
     name = experiment or run.subject.name
     measurement = run[name, threads] if threads else run[name]
+    notes: tuple[str, ...] = ()
     if check:
         from workbench.analysis.trials import find_trials
 
         finding, limits = "" if check == "first" else check, {"budget_s": budget} if budget else {}
         with show_progress() as progress:
-            find_trials()(measurement, model or None, finding=finding, progress=progress, **limits)
+            tried = find_trials()(
+                measurement, model or None, finding=finding, progress=progress, **limits
+            )
+        if not tried:
+            notes = ("nothing was tried: no finding has a remedy that was not tried before",)
     opportunities = measurement.opportunities
     records = [to_record(each, rank) for rank, each in enumerate(opportunities, 1)]
     record = {"run_dir": run_dir, "emulated": measurement.emulated, "findings": records}
@@ -213,7 +217,8 @@ def findings(
         lines.append(f"all rewrites: {together}")
     variable = (variables() or {}).get(str(run_dir), "")
     step = advise_next(measurement, opportunities, variable)
-    return Output(lines if measurement.sidecar else [*lines, NO_PROGRAM], record, step=step)
+    lines += [] if measurement.sidecar else [NO_PROGRAM]
+    return Output(lines, record, step=step, notes=notes)
 
 
 def measure_applied(run: Run, name: str, model: str) -> Output:
@@ -261,6 +266,8 @@ def compare(
     command fails if the whole 95 % interval of a row is beyond the limit. With --baseline, every
     measurement of one run is compared with the same of an earlier one, or of its manifest.json.
     """
+    from workbench.analysis.compare_runs import split_name
+    from workbench.analysis.open import open_run
     from workbench.report.gate import compare_named, show_gate, write_junit
 
     if junit and not limits:
@@ -270,7 +277,8 @@ def compare(
     gate = compare_named(names, baseline=baseline or "", across=across, by=by, limits=limits)
     if junit:
         write_junit(gate, junit)
-    step = command_line("findings", names[-1].partition(":")[0])
+    run = open_run(split_name(names[-1])[0])
+    step = command_line("findings", run.path) if run.traced else ""
     return Output(show_gate(gate), gate.record, exit_code=not gate.passed, step=step)
 
 

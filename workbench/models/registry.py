@@ -219,6 +219,8 @@ def check_name(spec: str) -> ModelName:
     model = parse_name(spec)
     if is_known(model):
         return model
+    if Path(spec).is_dir():
+        raise UsageError("is a folder", where=spec, hint="name a program, or a model in a file")
     meant = restore_name(model.name)
     if meant != model.name:
         raise UsageError(f"unknown model {model.name!r}", hint=f"did you mean {meant}?")

@@ -112,6 +112,8 @@ def _name_sides(run: Run) -> list[str]:
         return ["No comparison: one experiment was measured."]
     sides = shlex.join(f"{run.path}:{name}" for name in names[:2])
     what = f"No comparison: {' and '.join(names)} ran different programs."
+    if not run.traced:
+        what = "No comparison of parts: only the manifest is here, without traces."
     return [what, f"To compare two: workbench compare {sides}"]
 
 

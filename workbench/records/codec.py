@@ -45,6 +45,9 @@ def _simplify(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
+_DAMAGED = "correct it, or copy it again"
+
+
 def parse_json(text: str | bytes, where: object) -> dict[str, Any]:
     """The object in untrusted JSON text, unless that takes many times the memory of the text."""
     content = text.encode(errors="surrogatepass") if isinstance(text, str) else text
@@ -54,9 +57,9 @@ def parse_json(text: str | bytes, where: object) -> dict[str, Any]:
             raise ValueError("too many lists and objects")
         data = msgspec.json.decode(content)
     except (ValueError, RecursionError) as error:
-        raise StoreError(f"not JSON: {error}", where=where) from None
+        raise StoreError(f"not JSON: {error}", where=where, hint=_DAMAGED) from None
     if not isinstance(data, dict):
-        raise StoreError("not a JSON object", where=where)
+        raise StoreError("not a JSON object", where=where, hint=_DAMAGED)
     return data
 
 
@@ -81,7 +84,7 @@ def structure(cls: type[T], data: dict[str, Any], where: object) -> T:
     except (ValueError, RecursionError) as error:
         reason, _, place = str(error).replace("`", "").partition(" - at ")
         what = f"not a {cls.__name__} record: {place or '$'}: {reason[:1].lower()}{reason[1:]}"
-        raise StoreError(what, where=where) from None
+        raise StoreError(what, where=where, hint=_DAMAGED) from None
 
 
 def check_keys(record: object, data: Any, where: object) -> None:

@@ -166,5 +166,6 @@ def outline_array(name: str) -> Tensor:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         reason = getattr(error, "strerror", None) or "not an .npy file"
-        raise StoreError(reason, where=name) from None
+        hint = "name an .npy file, or tokens and a position, such as 1@128"
+        raise StoreError(reason, where=name, hint=hint) from None
     return Tensor(array.dtype.name, array.shape, str(path), sha256_of(path))
