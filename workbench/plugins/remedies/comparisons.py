@@ -66,6 +66,7 @@ _BOUNDED = {
     aten.sigmoid, aten.tanh, aten.softplus, aten.hardtanh, aten.hardsigmoid, aten.hardswish,
     aten.to, aten.type_as, aten.clone, aten.where, aten.masked_fill,
 }  # fmt: skip
+_TESTS = {aten.isnan.default, aten.isinf.default, aten.isfinite.default}
 #: Arguments of casts that are truth values and no operands.
 _OF_CASTS = {"non_blocking", "copy"}
 
@@ -100,12 +101,20 @@ def find_unbounded(finder: Finder) -> set[Node]:
     A 0 does not choose it away, as a truth value does: such as the logarithm of what is above 0.
     """
     if "unbounded" not in finder.memory:
-        unbounded = finder.memory["unbounded"] = set[Node]()
+        tests = filter(_asks_for_infinity, finder.nodes)
+        unbounded = {operand for test in tests for operand in test.all_input_nodes}
+        finder.memory["unbounded"] = unbounded
         for node in finder.nodes:
             reads_some = not unbounded.isdisjoint(node.all_input_nodes)
             if node.target not in PRODUCTS and (reads_some or not _is_bounded(finder, node)):
                 unbounded.add(node)
     return finder.memory["unbounded"]  # type: ignore[no-any-return]
+
+
+def _asks_for_infinity(node: Node) -> bool:
+    """Whether a node asks if numbers are finite, which says that they may not be."""
+    is_comparison = _of(_TRUTHS, node) is not None
+    return node.target in _TESTS or (is_comparison and not _is_decided(node))
 
 
 def _is_bounded(finder: Finder, node: Node) -> bool:

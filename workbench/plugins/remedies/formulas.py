@@ -66,6 +66,10 @@ _EXTREMES = (1e30, -1e30, math.inf, -math.inf)
 _LINEAR, _CLAMPS, _NUMBERS, _ROWS = "linear", "clamps", "numbers", "rows"
 #: A function, and its signal to noise ratio.
 Match = tuple[Function, float]
+#: What of a row of random numbers is nearly always true, or never.
+_RARE = {
+    aten.any.default, aten.any.dim, aten.any.dims, aten.all.default, aten.all.dim, aten.all.dims,
+}  # fmt: skip
 
 
 def find_function(finder: Finder, last: Node) -> Equivalent | None:
@@ -75,7 +79,7 @@ def find_function(finder: Finder, last: Node) -> Equivalent | None:
     if last.target is aten.pow.Tensor_Tensor:
         return _spell_power(finder, last)
     best = None
-    for source, nodes in finder.parts(last):
+    for source, nodes in finder.parts(last, BORDERS | _RARE):
         work = [node for node in nodes if node.target not in VIEWS]
         alike = is_float(source) and value(source).shape == value(last).shape
         if not alike or value(source).dtype != value(last).dtype:
