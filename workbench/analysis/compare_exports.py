@@ -118,9 +118,9 @@ class Original:
 
         export = self.of.export
         assert export is not None
-        if model is None and (kept := recall_loaded(export.graph)):
+        if model is None and (loaded := recall_loaded(export.graph)):
             with silence():  # lowering has changed the trace of the export
-                return kept, trace_model(kept)
+                return loaded, trace_model(loaded)
         return load_again(export, self.of.run.path, *self.find(model, inputs))
 
 

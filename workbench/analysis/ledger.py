@@ -273,9 +273,9 @@ def kept_runs(session: Session, traced_ns: np.ndarray, path: Path) -> np.ndarray
     if not session.batches:
         if runs <= session.skipped:
             raise TraceError(f"holds {runs} runs, {session.skipped} of them to warm up", where=path)
-        kept = np.zeros(runs, dtype=bool)
-        kept[session.skipped + middle_half(traced_ns[session.skipped :])] = True
-        return kept
+        is_typical = np.zeros(runs, dtype=bool)
+        is_typical[session.skipped + middle_half(traced_ns[session.skipped :])] = True
+        return is_typical
     wall, cpu, _ = _inferences_of(session)
     if runs != len(wall):
         raise TraceError(f"holds {runs} runs, the manifest {len(wall)}", where=path)

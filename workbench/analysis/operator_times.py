@@ -199,10 +199,10 @@ def read_processes(
     number = np.arange(firsts[-1]) - np.repeat(firsts[:-1], counts)
     process = np.repeat(np.arange(len(sessions)), counts)
     parts = zip(sessions, np.split(times, firsts[1:-1]), strict=True)
-    kept = np.concatenate(
+    is_typical = np.concatenate(
         [ledger.kept_runs(session, part, folder / session.etdump) for session, part in parts]
     )
-    chosen = kept[run] & ~is_tracing
+    chosen = is_typical[run] & ~is_tracing
     counted = number >= np.array([session.skipped for session in sessions])[process]
     index = pd.Index(number[counted], name="run")
     inferences = pd.DataFrame({"duration_ns": times[counted]}, index)
@@ -214,7 +214,7 @@ def read_processes(
         lost[run[chosen]],
         closed,
         _name_processes(inferences, sessions, process[counted]),
-        tracing[kept],
+        tracing[is_typical],
     )
 
 

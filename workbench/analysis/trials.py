@@ -129,9 +129,9 @@ def read_trials(run_dir: Path) -> tuple[Trial, ...]:
 def keep_trial(run_dir: Path, trial: Trial) -> None:
     """Add a trial to those in a run's folder; it replaces an older one of its finding and scope."""
     with lock_writers(run_dir):
-        kept = [
+        other_trials = [
             each
             for each in read_trials(run_dir)
             if (each.finding, each.scope) != (trial.finding, trial.scope)
         ]
-        atomic_write(run_dir / CHECKS, to_json(Trials((*kept, trial))))
+        atomic_write(run_dir / CHECKS, to_json(Trials((*other_trials, trial))))

@@ -48,9 +48,9 @@ def show_cards(
     items = [show_card(finding) for finding in findings[:top]]
     cards = "".join(f'<li style="{_CARD}">{item.html}</li>' for item in items[:TOP_CARDS])
     page = f'<ol style="{_CARDS}">{cards}</ol>'
-    if others := "".join(f"<li>{item.html}</li>" for item in items[TOP_CARDS:]):
+    if items_below := "".join(f"<li>{item.html}</li>" for item in items[TOP_CARDS:]):
         page += f"<details><summary>{len(items) - TOP_CARDS} more</summary>"
-        page += f'<ol start="{TOP_CARDS + 1}">{others}</ol></details>'
+        page += f'<ol start="{TOP_CARDS + 1}">{items_below}</ol></details>'
     lines = "\n".join(f"{n}. {item.markdown}" for n, item in enumerate(items, 1))
     if noun is not None and noun.emulated:
         mark = f"{emulation.EMULATED.capitalize()}. These are not sorted by gain."

@@ -57,13 +57,15 @@ def show_gain(m: Measurement, top: int = 0) -> Iterator[Table]:
     if bar is None:
         yield show_note("What could be gained is unknown: no remedy was tried here.")
         return
-    first, *others = bar.texts
+    first, *details = bar.texts
     page = f"<p><strong>{_TITLE}:</strong> {to_html(first)}</p>"
     page += draw_shares(bar.shares, pale=m.use.pale, blank=m.use.blank, colors=bar.colors)
     page += draw_chips(bar.colors, pale=m.use.pale)
-    page += "".join(f"<p>{to_html(text)}</p>" for text in others)
+    page += "".join(f"<p>{to_html(text)}</p>" for text in details)
     lines = [f"**{_TITLE}:** {to_markdown(first)}", f"- {to_markdown('; '.join(bar.shares))}"]
-    yield Table(f'<div class="bars">{page}</div>', "\n\n".join([*lines, *map(to_markdown, others)]))
+    yield Table(
+        f'<div class="bars">{page}</div>', "\n\n".join([*lines, *map(to_markdown, details)])
+    )
 
 
 def describe_potential(potential: Potential) -> list[str]:

@@ -70,8 +70,8 @@ def show_applied(applied: Applied) -> Iterator[Table]:
     """What remedies changed in the program, and the lines that do the same in the source."""
     lines = [f"Applied: {', '.join(applied.remedies)} (`{'`, `'.join(applied.findings)}`)."]
     if applied.other:
-        others = plural(applied.other, "other part")
-        lines.append(f"A remedy is applied by its name: {others} of the model changed, too.")
+        parts = plural(applied.other, "other part")
+        lines.append(f"A remedy is applied by its name: {parts} of the model changed, too.")
     if applied.unmapped:
         lines.append(f"No lines to write: {applied.unmapped}.")
     yield show_note(*lines)
@@ -101,8 +101,8 @@ def _compare_sides(source: Run | Comparison) -> Iterator[Table]:
         texts = _name_sides(source)
     yield show_note(*texts[:TOP_VERDICTS], leads=True)
     yield _draw_sides(sides)
-    if others := texts[TOP_VERDICTS:]:
-        yield show_note(*others).fold(plural(len(others), "more comparison"))
+    if texts_below := texts[TOP_VERDICTS:]:
+        yield show_note(*texts_below).fold(plural(len(texts_below), "more comparison"))
 
 
 def _name_sides(run: Run) -> list[str]:

@@ -300,7 +300,7 @@ def distinguish(labels: Collection[str]) -> list[list[str]]:
     """The parts of each label, between commas or colons, without those that all labels have."""
     parts = [re.split(", |: ", label) for label in labels]
     common = set.intersection(*map(set, parts)) if parts[1:] else set()
-    return [[part for part in own if part not in common] or own for own in parts]
+    return [[part for part in pieces if part not in common] or pieces for pieces in parts]
 
 
 def label_margin(labels: Iterable[str]) -> float:

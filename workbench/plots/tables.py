@@ -319,11 +319,11 @@ def _write_html(grid: Grid) -> str:
     css = _CSS + "".join(rule.format(place) for place, rule in enumerate(rules))
 
     def write(text: str, place: int) -> str:
-        link, shown = grid.links.get(text), html.escape(typeset(text))
-        shown = f'<a href="{html.escape(link)}">{shown}</a>' if link else shown
+        link, text_html = grid.links.get(text), html.escape(typeset(text))
+        text_html = f'<a href="{html.escape(link)}">{text_html}</a>' if link else text_html
         is_named = columns[place].name in ("category", "name") and text in COLORS
         chip = f' style="{_CHIP_CSS} {COLORS[text]}"' if is_named else ""
-        return f'<td class="c{place}"{chip}>{shown}</td>'
+        return f'<td class="c{place}"{chip}>{text_html}</td>'
 
     heads = "".join(
         f'<th class="c{place}"' + f' title="{html.escape(c.meaning)}"' * bool(c.meaning)

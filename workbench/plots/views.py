@@ -128,8 +128,8 @@ def _list_parts(
     if isinstance(source, Table | VStack | Chart):
         return [source]
     if isinstance(source, list | tuple) and not (source and isinstance(source[0], Export)):
-        shown = [show(each, *views, top=top) for each in source]
-        return [p for each in shown for p in (each.parts if isinstance(each, VStack) else [each])]
+        results = [show(each, *views, top=top) for each in source]
+        return [p for each in results for p in (each.parts if isinstance(each, VStack) else [each])]
     return [part for view in views or ("",) for part in _view(source, view, top)]
 
 

@@ -47,8 +47,10 @@ def write_combined(names: Sequence[str], out: str | Path | None = None) -> list[
     """Write the combined report of several measurements; returns its files."""
     several = combine_runs(names)
     folder = Path(out or f"combined_{safe_name('_'.join(several.models))}")
-    first, *others = several.measurements
-    title = f"{' and '.join(others[:_NAMED])}{' ...' * (len(others) > _NAMED)} against {first}"
+    first, *candidates = several.measurements
+    title = (
+        f"{' and '.join(candidates[:_NAMED])}{' ...' * (len(candidates) > _NAMED)} against {first}"
+    )
     if not all(model in title for model in several.models):
         title = f"{', '.join(several.models)}: {title}"
     pages, links = _write_pages(several)
@@ -69,8 +71,8 @@ def _write_pages(several: Comparisons) -> tuple[dict[str, str], dict[str, str]]:
     pages, links, files = dict[str, str](), dict[str, str](), dict[Path, list[str]]()
     for name, m in several.measurements.items():
         if m.run.path not in files:
-            shown = m.run.list_shown("page").items()
-            named = {_name_page(file, name, pages): page for file, page in shown if page}
+            pages_by_file = m.run.list_shown("page").items()
+            named = {_name_page(file, name, pages): page for file, page in pages_by_file if page}
             files[m.run.path] = [*named]
             pages |= named
         if files[m.run.path]:
@@ -97,8 +99,8 @@ def _list_ratios(several: Comparisons) -> dict[str, float]:
 def _contrast_operators(several: Comparisons) -> Iterator[tuple[str, str]]:
     """Names, each with the kinds of operators that it has more or less often than the first one."""
     counts = {name: _count_kernels(m) for name, m in several.measurements.items()}
-    (first, before), *others = counts.items()
-    for name, after in others:
+    (first, before), *candidates = counts.items()
+    for name, after in candidates:
         changes = {"without": before - after, "with": after - before}
         kinds = [f"{word} {_list_kernels(part)}" for word, part in changes.items() if part]
         if kinds:

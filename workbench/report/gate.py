@@ -205,11 +205,11 @@ def _list_parts(aligned: pd.DataFrame) -> pd.DataFrame:
     """The parts of the other runs than the first, beside those of the first."""
     parts = aligned[aligned["level"] != "e2e"]
     is_first = parts["run"] == parts["run"].iloc[0]
-    times, others = parts[is_first].set_index("name")["time_ms"], parts[~is_first]
-    return others.assign(
-        subject=others["name"].astype(str) + " in " + others["run"].astype(str),
-        baseline_ms=others["name"].map(times),
-        candidate_ms=others["time_ms"],
+    times, candidates = parts[is_first].set_index("name")["time_ms"], parts[~is_first]
+    return candidates.assign(
+        subject=candidates["name"].astype(str) + " in " + candidates["run"].astype(str),
+        baseline_ms=candidates["name"].map(times),
+        candidate_ms=candidates["time_ms"],
     ).dropna(subset="outcome")
 
 
@@ -222,8 +222,8 @@ def write_junit(gate: Gate, path: Path) -> Path:
         (row["subject"], row["level"], row, describe_row(row))
         for row in gate.rows.to_dict("records")
     ]
-    others = [] if gate.resources is None else gate.resources.to_dict("records")
-    for row in others:
+    resource_rows = [] if gate.resources is None else gate.resources.to_dict("records")
+    for row in resource_rows:
         if row["resource"] == "latency":  # which is among the rows
             continue
         name = ": ".join(filter(None, (row.get("subject"), row["resource"])))

@@ -36,16 +36,20 @@ def write_code(path: Path) -> str:
     return f"run = wb.profile({name!r})\nrun"
 
 
-def make_page(view: str, path: Path, *others: Path) -> str:
+def make_page(view: str, path: Path, *baselines: Path) -> str:
     """The report of a run, its comparison with another one, or what a file contains."""
     if path.suffix in MAPS:
         return render_html(path.name, [Section("", items=MAPS[path.suffix](path))])
-    source, *before = (each.parent if each.name == MANIFEST else each for each in (path, *others))
+    source, *before = (
+        each.parent if each.name == MANIFEST else each for each in (path, *baselines)
+    )
     if view == "report":
         return make_report(source)[0].read_text()
     run = open_run(source)
-    shown: Run | Comparison = run
+    subject: Run | Comparison = run
     if before:  # another device is another question, which the command line answers
-        shown = compare(open_run(before[0]), run, across=("program", "build"))
-    pages = filter(None, shown.list_shown("page").values())
-    return next(pages, "") or render_html(path.name, [Section("", items=[show(shown, "overview")])])
+        subject = compare(open_run(before[0]), run, across=("program", "build"))
+    pages = filter(None, subject.list_shown("page").values())
+    return next(pages, "") or render_html(
+        path.name, [Section("", items=[show(subject, "overview")])]
+    )

@@ -114,7 +114,7 @@ def make_report(
     folder = store.output_folder(run)
     executed, names = _execute(template, values, folder, kernel, progress)
     executed.metadata.papermill[TEMPLATE] = identify_report(run, template)
-    return _write_report(folder, executed, names, own=bool(notebook))
+    return _write_report(folder, executed, names, is_users=bool(notebook))
 
 
 def _execute(
@@ -135,21 +135,21 @@ def _execute(
 
 
 def _write_report(
-    folder: Path, executed: NotebookNode, names: Mapping[str, Any], *, own: bool
+    folder: Path, executed: NotebookNode, names: Mapping[str, Any], *, is_users: bool
 ) -> tuple[Path, Path, Path]:
     """Write the page, the Markdown and its summary, and the executed notebook.
 
     ``names`` are what `finish_report` displays. The title takes the place of that of the
     package's notebook, unless the notebook is the user's own.
     """
-    first, *others = read_sections(executed) or [Section("")]
+    first, *later = read_sections(executed) or [Section("")]
     links = [
         Table(f'<a href="{file}">{PAGE_LINK}</a>', f"[{PAGE_LINK}]({file})")
         for file in names["pages"]
     ]
-    title = f"{names['title']}: {(own and first.heading) or 'where the time goes'}"
-    text = first.text if own else ""
-    sections = [replace(first, heading="", text=text, items=[*first.items, *links]), *others]
+    title = f"{names['title']}: {(is_users and first.heading) or 'where the time goes'}"
+    text = first.text if is_users else ""
+    sections = [replace(first, heading="", text=text, items=[*first.items, *links]), *later]
     brief = render_markdown(title, [section for section in sections if section.brief])
     store.atomic_write(folder / f"{names['stem']}_pipeline_summary.md", brief)
     texts = {

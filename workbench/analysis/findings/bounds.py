@@ -51,16 +51,16 @@ def _tell_weights(
     keys, rows = list(shares), m.costs.loc[list(shares)]
     spent, (size, speed) = time_spent(m, keys), _read_speed(m, keys)
     parts = 1 - 0.75 * pd.Series(shares)
-    kept = float((parts * rows["mean_ms"]).sum())
+    remaining_ms = float((parts * rows["mean_ms"]).sum())
     # Smaller weights may fit into a faster cache.
     rates = (parts * rows["bytes"]).map(roof.bandwidth)
     fastest = float((rows["calls"] * parts * rows["bytes"] / rates).sum()) / 1e6
-    least, most = (spent.ms - kept) / 2, spent.high - min(fastest, kept)
+    least, most = (spent.ms - remaining_ms) / 2, spent.high - min(fastest, remaining_ms)
     linear = all(products[key].type == "FullyConnected" for key in keys)
     dtype = "int8dyn" if linear else "int8"
     return Finding(
         f"memory limits {plural(len(keys), 'operator')}: {size}, mostly weights, are {speed}",
-        Gain(spent.ms - kept, max(0.0, least), most),
+        Gain(spent.ms - remaining_ms, max(0.0, least), most),
         keys,
         "make the weights smaller, of one byte each, or use them for several inputs; faster "
         "arithmetic does not help",

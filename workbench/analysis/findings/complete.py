@@ -54,8 +54,8 @@ def find_names(m: Measurement) -> Names:
         return Names(name_in_main(module, "manager"), (), run)
     given = inputs if isinstance(inputs, tuple | list) and inputs else (inputs,)
     usual = ("x",) if len(given) == 1 else tuple(f"x{n}" for n in range(1, len(given) + 1))
-    known = () if isinstance(inputs, dict) else zip(given, usual, strict=True)
-    names = tuple(name_in_main(each, name) if each is not None else name for each, name in known)
+    pairs = () if isinstance(inputs, dict) else zip(given, usual, strict=True)
+    names = tuple(name_in_main(each, name) if each is not None else name for each, name in pairs)
     usual_name = "manager" if lowered else Names.module
     return Names(name_in_main(module, usual_name), names or usual, run)
 

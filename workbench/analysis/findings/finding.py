@@ -190,8 +190,8 @@ class Finding:
     @property
     def helps(self) -> bool:
         """Whether its remedy was shown to help as an option of the export, in the same dtype."""
-        shown = self.gain.basis == "checked" and self.gain.of == "latency" and not self.by_hand
-        return shown and self.is_option and self.remedy not in PRECISIONS
+        is_proven = self.gain.basis == "checked" and self.gain.of == "latency" and not self.by_hand
+        return is_proven and self.is_option and self.remedy not in PRECISIONS
 
     @property
     def gains_beside(self) -> bool:

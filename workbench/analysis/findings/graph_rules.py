@@ -64,8 +64,8 @@ def _find_rewrite(m: Measurement, remedy: str) -> Rewrite | None:
 
 def _of_program(remedy: str) -> Rewrite | None:
     """A remedy that is tried on the whole program, of which nothing was shown; None without it."""
-    known = REMEDIES.get(remedy)
-    return Rewrite(remedy, known.text, (), 0.0, None) if known else None
+    entry = REMEDIES.get(remedy)
+    return Rewrite(remedy, entry.text, (), 0.0, None) if entry else None
 
 
 def find_replaceable(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
@@ -143,13 +143,17 @@ def _gain_of_remedy(
         gain = gains.gain_of_replacing(m, keys, passes, extra, rewrite.flops)
         if gain.ms > 0:
             return replace(gain, high=gain.high + joined_calls_ms(m, keys))
-    spent, around, kept = time_spent(m, keys), time_spent(m, extra), rewrite.kept
+    spent, around, work_share = time_spent(m, keys), time_spent(m, extra), rewrite.kept
     most = spent.high + around.high + joined_calls_ms(m, keys)
     if outside:
         return Gain.at_most(most)
-    if kept == 1:  # the operators stay, and what converts layouts around them goes
+    if work_share == 1:  # the operators stay, and what converts layouts around them goes
         return Gain(around.ms, 0.0, around.high, "removal")
-    least, typical, worst = kept / 2 * spent.ms, kept * spent.ms, 2 * kept * spent.ms
+    least, typical, worst = (
+        work_share / 2 * spent.ms,
+        work_share * spent.ms,
+        2 * work_share * spent.ms,
+    )
     joined = 0.0
     if rewrite.name == "functions":
         # The delegates and layouts around it are joined, and its operators run like these.
@@ -157,7 +161,7 @@ def _gain_of_remedy(
         joined, rows = around.ms, m.costs.loc[keys]
         rows = rows[(rows["kind"] == "delegated") & (rows["bytes"] > rows["bytes"].max() / 2)]
         if len(rows):
-            pace = kept * len(rewrite.nodes) * rows["mean_ms"] / rows["calls"]
+            pace = work_share * len(rewrite.nodes) * rows["mean_ms"] / rows["calls"]
             least, typical, worst = 0.0, pace.median(), 2 * pace.max()
     low = max(0.0, spent.low - worst)
     return Gain(max(low, spent.ms + joined - typical), low, most - least, "twin")
@@ -274,13 +278,18 @@ def find_caches(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]
     if not along_one:
         yield Finding(title, Gain.at_most(spent.high), keys, _OUTPUTS, _OUTPUTS_CODE)
         return
-    kept = written / size
+    written_share = written / size
     yield Finding(
         title,
-        Gain((1 - kept) * spent.ms, (1 - 2 * kept) * spent.low, spent.high, "removal"),
+        Gain(
+            (1 - written_share) * spent.ms,
+            (1 - 2 * written_share) * spent.low,
+            spent.high,
+            "removal",
+        ),
         keys,
         f"let ExecuTorch write it in place; or {_OUTPUTS}",
-        rewrite=Rewrite("in_place", REMEDIES["in_place"].text, (), kept, None),
+        rewrite=Rewrite("in_place", REMEDIES["in_place"].text, (), written_share, None),
         **commands.use_remedy(m, "in_place"),
     )
 
@@ -429,10 +438,10 @@ def find_calls(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
 
 def _find_starting(m: Measurement, delegates: pd.Series) -> list[str]:
     """The call of a delegate that takes longer than all others together, as it starts more."""
-    *others, longest = delegates.sort_values().index
+    *other_calls, longest = delegates.sort_values().index
     counts = Counter(key.partition("/")[0] for key in m.costs.index)
-    started = sum(counts[key.partition("/")[0]] for key in others)
-    is_longer = delegates[longest] > delegates[others].sum()
+    started = sum(counts[key.partition("/")[0]] for key in other_calls)
+    is_longer = delegates[longest] > delegates[other_calls].sum()
     return [longest] if is_longer and counts[longest.partition("/")[0]] > started else []
 
 
@@ -515,10 +524,10 @@ def _layouts_around(m: Measurement, keys: Collection[str]) -> list[str]:
     flow = m.structure
     kernels = gains.steps_of(m, keys, flow)
     around = {step.id: step for kernel in kernels for step in flow.neighbours(kernel)}
-    left = [u for kernel in kernels for tensor in kernel.reads for u in flow.users[tensor]]
-    while left:
-        step = left.pop()
+    waiting = [u for kernel in kernels for tensor in kernel.reads for u in flow.users[tensor]]
+    while waiting:
+        step = waiting.pop()
         if step.id not in around and (step.made_up or step.type in POINTWISE):
             around[step.id] = step
-            left += [] if step.made_up else flow.after(step)
+            waiting += [] if step.made_up else flow.after(step)
     return keys_of(m, (step for step in around.values() if step.made_up))

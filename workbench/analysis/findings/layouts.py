@@ -213,10 +213,10 @@ def _cause(flow: Dataflow, step: FlowStep) -> str:
     returned = any(flow.returns(each) for each in (step, *casts))
     if step.made_up and (returned or not before):
         return _PROGRAM_EDGE
-    others = [
+    kinds = [
         s.type for s in (*before, *after) if s.type not in _CHANNELS_LAST and not s.permutation
     ]
-    return min(others, key=lambda kind: (kind in POINTWISE, kind), default="convolutions")
+    return min(kinds, key=lambda kind: (kind in POINTWISE, kind), default="convolutions")
 
 
 def _skip_casts(step: FlowStep, way: Callable[[FlowStep], list[FlowStep]]) -> list[FlowStep]:

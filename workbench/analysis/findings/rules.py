@@ -84,11 +84,11 @@ RULES: dict[str, Rule] = {
 
 def list_rules() -> dict[str, Rule]:
     """The rules by name, those of plug-ins after these, and that about the rest last."""
-    others = {
+    plugin_rules = {
         name: rule if isinstance(rule, Rule) else Rule(rule)
         for name, rule in plugin.collect("rules").items()
     }
-    return RULES | others | {REST: Rule(graph_rules.find_rest)}
+    return RULES | plugin_rules | {REST: Rule(graph_rules.find_rest)}
 
 
 def find_bottlenecks(m: Measurement) -> list[Finding]:

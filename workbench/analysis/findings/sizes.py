@@ -65,13 +65,13 @@ def find_sizes(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     the layers alone shows.
     """
     near = m.judged["roof_share"] >= gains.EFFICIENCY[1]
-    left = {*unclaimed} - {*m.judged["key"][near]} - {*list_memory_bound(m)}
+    candidates = {*unclaimed} - {*m.judged["key"][near]} - {*list_memory_bound(m)}
     steps: dict[Step, list[FlowStep]] = {}
     for step in m.flow.steps:
-        keys = keys_of(m, [step], left) if step.type in WEIGHTED and step.xnode else []
+        keys = keys_of(m, [step], candidates) if step.type in WEIGHTED and step.xnode else []
         for change in _list_changes(m, step, keys[0]) if keys else ():
             steps.setdefault(change, []).append(step)
-    rows = {change: keys_of(m, each, left) for change, each in steps.items()}
+    rows = {change: keys_of(m, each, candidates) for change, each in steps.items()}
     spent = {change: time_spent(m, keys) for change, keys in rows.items()}
     for change in sorted(rows, key=lambda each: -spent[each].ms)[:_MOST]:
         if gains.share_of(m, spent[change].ms) >= needed.LEAST_PART:

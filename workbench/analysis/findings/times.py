@@ -65,16 +65,20 @@ _QUANTIZE = {
 
 def find_slow_operators(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Operators that an extension makes slower, and products that it does not speed up."""
-    own = [ab for ab in m.run.comparisons if ab.candidate is m and ab.toggle not in ("", "none")]
-    if not own:
+    comparisons = [
+        ab for ab in m.run.comparisons if ab.candidate is m and ab.toggle not in ("", "none")
+    ]
+    if not comparisons:
         return
-    changes = own[0].operators.set_index("key").join(m.costs[["family", "mean_ms"]], how="inner")
-    yield from _find_slower(m, own[0], changes[changes["outcome"] == "slower"])
+    changes = (
+        comparisons[0].operators.set_index("key").join(m.costs[["family", "mean_ms"]], how="inner")
+    )
+    yield from _find_slower(m, comparisons[0], changes[changes["outcome"] == "slower"])
     products = changes[changes["family"].isin(dtypes.PRODUCTS)]
     same = products[(products["high"] < _NO_SPEEDUP) & (products["outcome"] != "slower")]
     same = same[same.index.isin(unclaimed) & ~same.index.isin(list_memory_bound(m))]
     peers = products[products["low"] > _SPEEDUP]["speedup"]
-    yield from _find_unchanged(m, own[0].toggle, same, peers)
+    yield from _find_unchanged(m, comparisons[0].toggle, same, peers)
 
 
 def _find_slower(m: Measurement, ab: Comparison, changes: pd.DataFrame) -> Iterator[Finding]:
@@ -103,12 +107,12 @@ def _find_unchanged(
         best.update(tabulate_roofline(m).set_index("key")["least_ms"] / (1 + m.roof.spread))
     for name, part in same.groupby("name", sort=False):
         keys, spent = [*part.index], time_spent(m, part.index)
-        left = spent.ms - float(best[keys].sum())  # no kernel is faster than the roof
-        gain = Gain.at_most(left)
+        excess_ms = spent.ms - float(best[keys].sum())  # no kernel is faster than the roof
+        gain = Gain.at_most(excess_ms)
         if len(peers) >= LEAST_TWINS:
             least, typical, most = (1 - 1 / np.percentile(peers, q) for q in (10, 50, 90))
             times = spent.low * least, spent.ms * typical, spent.high * most
-            low, typical, most = (min(ms, left) for ms in times)
+            low, typical, most = (min(ms, excess_ms) for ms in times)
             gain = Gain(typical, low, most, "twin")
         functions = _name_functions(m, keys)
         yield Finding(
@@ -176,15 +180,15 @@ def find_threads(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding
     timed = statistics.pick_timed(m.run.latencies)
     by_threads = timed[timed["experiment"] == m.name].groupby("threads")
     restarts = {int(n): statistics.restart_latencies(part, "wall_ns") for n, part in by_threads}
-    if (own := restarts.get(m.threads)) is None:
+    if (latencies := restarts.get(m.threads)) is None:
         return
     fewer = {
-        threads: speedup_of_restarts(*shared_restarts(own, other))
+        threads: speedup_of_restarts(*shared_restarts(latencies, other))
         for threads, other in restarts.items()
         if threads < m.threads
     }
-    for best, gain in _best_shown(float(own.mean()), fewer):
-        times = format_range(float(own.mean()), float(restarts[best].mean()))
+    for best, gain in _best_shown(float(latencies.mean()), fewer):
+        times = format_range(float(latencies.mean()), float(restarts[best].mean()))
         yield Finding(
             f"{m.threads} threads are slower than {best}: {' against '.join(times)}",
             gain,
@@ -204,15 +208,15 @@ def find_slower_layers(m: Measurement, unclaimed: Collection[str]) -> Iterator[F
         gain, low, high = (
             float((lost * (1 - rows[column])).sum()) for column in ("speedup", "high", "low")
         )
-        shown = [
+        texts = [
             f"{row.name} {1 / row.speedup:.1f}x ({row.differs})"
             for row in rows.itertuples(index=False)
         ]
-        more = f" and {len(shown) - 3} more" if len(shown) > 3 else ""
-        if shown:
+        more = f" and {len(texts) - 3} more" if len(texts) > 3 else ""
+        if texts:
             yield Finding(
-                f"{plural(len(shown), 'layer')} slower than in {ab.baseline.runtime}: "
-                f"{', '.join(shown[:3])}{more}",
+                f"{plural(len(texts), 'layer')} slower than in {ab.baseline.runtime}: "
+                f"{', '.join(texts[:3])}{more}",
                 Gain(gain, low, high, "measured"),
                 ab.operators_of(rows["name"]),
                 "see what these layers do otherwise: delegate their operators, or change them",
@@ -243,14 +247,14 @@ def find_dtype(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
     """Another dtype: measured if it was exported, otherwise bounded by the matrix products."""
     dtype = m.export.dtype if m.export else ""
     latencies = _latencies_by_dtype(m)
-    own = latencies.pop(dtype, [])
-    others = {
-        name: speedup_of_restarts(own, times, separate=True)
+    baseline = latencies.pop(dtype, [])
+    speedups = {
+        name: speedup_of_restarts(baseline, times, separate=True)
         for name, times in latencies.items()
-        if own
+        if baseline
     }
-    for best, gain in _best_shown(float(np.mean(own or 0)), others):
-        times = format_range(float(np.mean(latencies[best])), float(np.mean(own)))
+    for best, gain in _best_shown(float(np.mean(baseline or 0)), speedups):
+        times = format_range(float(np.mean(latencies[best])), float(np.mean(baseline)))
         yield Finding(
             f"{best} takes {' instead of '.join(times)} (separate runs)",
             gain,
@@ -283,17 +287,17 @@ def _latencies_by_dtype(m: Measurement) -> dict[str, list[float]]:
 
     Those of other dtypes are of other runs, measured alike; of several, the latest counts.
     """
-    own = m.export
-    if own is None:
+    export = m.export
+    if export is None:
         return {}
-    by_dtype = {own.dtype: _restarts_of(m.run.latencies, m.name, m.threads)}
+    by_dtype = {export.dtype: _restarts_of(m.run.latencies, m.name, m.threads)}
     wanted = _describe_conditions(m.run.record, m.experiment)
-    for record in m.run.siblings if own.graph else ():
+    for record in m.run.siblings if export.graph else ():
         for experiment in record.plan.experiments:
             other = record.export_of(record.plan.program_of(experiment))
             if other is None or other.problem or experiment.control or other.dtype in by_dtype:
                 continue
-            if not same_model(own, other) or list_differences(own, other) != {"dtype"}:
+            if not same_model(export, other) or list_differences(export, other) != {"dtype"}:
                 continue
             if _describe_conditions(record, experiment) == wanted:
                 latencies = statistics.tabulate_latencies(record)
