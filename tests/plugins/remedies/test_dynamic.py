@@ -23,6 +23,7 @@ import workbench as wb
     ("norms", lambda net, x: x / (1 + x.var(-1, keepdim=True))),
     ("norms", lambda net, x: x.norm(dim=-1)),
     ("matrices", lambda net, x: x.sum(-1)),
+    ("layouts", lambda net, x: fn.avg_pool2d(x[:, None], 2).tanh() * 0.5),
 ])  # fmt: skip
 def test_a_remedy_takes_any_batch(name, function):
     module, x = Net(function).eval(), torch.randn(3, 6, 8)

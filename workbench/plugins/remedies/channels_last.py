@@ -13,11 +13,13 @@ from torch.fx import Graph, Node
 
 from workbench.graphs import is_pure, readers
 from workbench.plugins.remedies.equivalence import (
+    MOST_PROVEN,
     Equivalent,
     Finder,
     arguments_of,
-    is_float,
+    elements,
     is_pointwise,
+    is_static,
     value,
 )
 
@@ -105,7 +107,11 @@ def widen_numbers(graph: Graph) -> None:
 
 
 def _is_image(each: Any) -> bool:
-    return isinstance(each, Node) and is_float(each) and value(each).ndim == 4
+    tensor = each.meta.get("val") if isinstance(each, Node) else None
+    if not isinstance(tensor, torch.Tensor) or tensor.ndim != 4:
+        return False
+    is_large = is_static(each) and elements(each) > MOST_PROVEN
+    return tensor.is_floating_point() and not is_large
 
 
 def _has_images(finder: Finder) -> bool:
