@@ -1,5 +1,7 @@
 """A program in a live notebook has a button that measures it."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -40,3 +42,19 @@ def test_a_program_is_measured_by_its_button(program, monkeypatch):
     assert shown.run.record.plan.sha256 == program.sha256
     assert shown.button.description == "Measure again"
     assert all(words in str(shown.kept) for words in ("quality", "Conv2d"))
+
+
+def test_what_stops_a_measurement_takes_the_place_of_the_run(program, monkeypatch):
+    """In IPython, the output of a widget shows what is raised in it, and lets nothing through."""
+    monkeypatch.setenv("WORKBENCH_WIDGETS", "1")
+    shell = SimpleNamespace(showtraceback=lambda *_, **__: None)
+    monkeypatch.setattr("ipywidgets.widgets.widget_output.get_ipython", lambda: shell)
+
+    def refuse(_):
+        raise wb.WorkbenchError("no runner")
+
+    monkeypatch.setattr("workbench.plugins.measure_button.program_map.profile", refuse)
+    shown = ProgramMap(program)
+    shown.button.click()
+    assert "Not measured: no runner" in str(shown.kept)
+    assert not shown.button.disabled

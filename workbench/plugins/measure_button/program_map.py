@@ -17,23 +17,27 @@ class ProgramMap(KeptBox):
         self.output = widgets.Output()
         super().__init__([self.button, self.output], kept=show(program, "map"))
         self.button.on_click(lambda _: self.measure())
-        self._draw()
+        with self.output:
+            self._draw()
 
     def measure(self) -> None:
         """Profile the program, and show the first screen of the run above the map."""
         self.button.disabled, self.button.description = True, "Measuring ..."
+        try:
+            with self.output:  # which shows what is raised, and lets nothing through
+                self._profile()
+                self._draw()
+        finally:
+            self.button.disabled, self.button.description = False, "Measure again"
+
+    def _profile(self) -> None:
         program_map = show(self.program, "map")
         try:
-            with self.output:
-                self.run = profile(self.program)
+            self.run = profile(self.program)
             self.keep(show([show(self.run, "overview"), program_map]))
         except WorkbenchError as error:
             self.keep(show([show_note(f"Not measured: {error}"), program_map]))
-        finally:
-            self.button.disabled, self.button.description = False, "Measure again"
-        self._draw()
 
     def _draw(self) -> None:
-        with self.output:
-            self.output.clear_output(wait=True)
-            display(self.kept)
+        self.output.clear_output(wait=True)
+        display(self.kept)
