@@ -363,6 +363,11 @@ def change_twice(layer, x):
     return y
 
 
+def read_padded(layer, x):
+    y = nn.functional.pad(x.tanh(), (1, 1))[..., 1:-1]
+    return y.relu_() + 1
+
+
 #: Numbers that are not chosen, or not compared by their difference, among them infinite ones.
 UNEVEN = torch.tensor([-1.0, 0.0, 2.0, math.inf, -math.inf, math.nan]).repeat(3, 1)
 
@@ -384,6 +389,7 @@ UNEVEN = torch.tensor([-1.0, 0.0, 2.0, math.inf, -math.inf, math.nan]).repeat(3,
         (lambda layer, x: x * (x > 0).any(-1, keepdim=True), -torch.ones(3, 5, 6)),
         (add_in_place, torch.randn(4, 4, 4)),
         (change_twice, torch.randn(4, 4, 4)),
+        (read_padded, torch.randn(4, 4, 4)),
     ],
 )
 def test_remedies_leave_what_they_would_change(function, x):

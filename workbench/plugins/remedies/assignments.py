@@ -67,7 +67,7 @@ def find_assignments(finder: Finder, last: Node) -> Equivalent | None:
     if finder.outside is not None and last in finder.fixed:
         return None  # the export may compute it
     nodes = _list_early(finder, root, last)
-    if nodes is None:
+    if nodes is None or not _reads_whole(root, last, nodes):
         return None
     canvas, aliases = _Canvas(root, finder.constants), {*list_aliases(root)}
     if not all(canvas.follow(node, node in aliases) for node in nodes):
@@ -137,6 +137,12 @@ def _is_assignment(node: Node) -> bool:
     """Whether a node overwrites a tensor that others read, or a view of it, with what is known."""
     is_known = node.target in _ASSIGN or function_of(node) is not node.target
     return node.op == "call_function" and overwrites(node) and is_known and not is_pure(node)
+
+
+def _reads_whole(root: Node, last: Node, nodes: list[Node]) -> bool:
+    """Whether later readers read the tensor, not what the assignment to a view of it returns."""
+    returned = [node for node in nodes if overwrites(node) and node.args[0] is not root]
+    return {*nodes, last}.issuperset(reader for node in returned for reader in readers(node))
 
 
 def _list_early(finder: Finder, root: Node, last: Node) -> list[Node] | None:
