@@ -368,6 +368,13 @@ def read_padded(layer, x):
     return y.relu_() + 1
 
 
+def change_chosen(layer, x):
+    y = x * 2
+    z = torch.where((y > 0) & (y < 1), y, y)
+    y[:1].mul_(2).add_(1)
+    return z, y + 1
+
+
 #: Numbers that are not chosen, or not compared by their difference, among them infinite ones.
 UNEVEN = torch.tensor([-1.0, 0.0, 2.0, math.inf, -math.inf, math.nan]).repeat(3, 1)
 
@@ -389,6 +396,7 @@ UNEVEN = torch.tensor([-1.0, 0.0, 2.0, math.inf, -math.inf, math.nan]).repeat(3,
         (lambda layer, x: x * (x > 0).any(-1, keepdim=True), -torch.ones(3, 5, 6)),
         (add_in_place, torch.randn(4, 4, 4)),
         (change_twice, torch.randn(4, 4, 4)),
+        (change_chosen, torch.randn(4, 4, 4)),
         (read_padded, torch.randn(4, 4, 4)),
     ],
 )

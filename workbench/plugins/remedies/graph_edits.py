@@ -1,6 +1,6 @@
 """Changes of a graph: parts replaced, equal operators joined, double precision made single."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +13,9 @@ from workbench.graphs import (
     drop_unused,
     fake_mode_of,
     find_root,
+    is_overwritten,
     is_pure,
+    list_aliases,
     overwrites,
     readers,
 )
@@ -134,6 +136,16 @@ def separate_constants(exported: ExportedProgram, given: Collection[str]) -> Non
                 reader.replace_input_with(node, copy)
 
 
+def _needs_copy(node: Node, result: Node, sources: Sequence[Node]) -> bool:
+    """Whether what replaces a node shares memory with a source, as the node did not, and differs.
+
+    It differs later, where either is overwritten.
+    """
+    overwritten = any(map(is_overwritten, sources)) or any(map(overwrites, readers(node)))
+    aliases = [each for source in sources if overwritten for each in list_aliases(source)]
+    return result in aliases and node not in aliases
+
+
 def replace_part(exported: ExportedProgram, each: Equivalent) -> list[Node]:
     """Replace a part by what is built from its sources, with its origin; the new nodes."""
     graph, node = exported.graph, each.result
@@ -148,6 +160,10 @@ def replace_part(exported: ExportedProgram, each: Equivalent) -> list[Node]:
             copies[new].meta = node.meta | {"val": new.meta["val"]}
     result: Any = map_arg(output.args[0], copies.__getitem__)
     if isinstance(result, Node):
+        if _needs_copy(node, result, sources):
+            with graph.inserting_before(node):
+                copy = graph.call_function(torch.ops.aten.clone.default, (result,))
+            copy.meta, result = dict(result.meta), copy
         if overwrites(node):  # others read the tensor that it overwrites
             root = find_root(node)
             for reader in [reader for reader in root.users if reader > node]:
