@@ -156,14 +156,15 @@ def test_the_next_step_of_a_lowered_program_names_it_and_its_inputs(next_step, m
     from executorch.exir import to_edge
 
     image = torch.ones(1, 4)
+    whole = (torch.zeros(1, 4),)
     with warnings.catch_warnings(action="ignore"):
         manager = to_edge(torch.export.export(Net().eval(), (image,)))
-    for name, thing in {"mine": manager, "image": image}.items():
+    for name, thing in {"mine": manager, "image": image, "whole": whole}.items():
         monkeypatch.setattr(sys.modules["__main__"], name, thing, raising=False)
     measure = wb.MeasureOptions(toggle="none", runs=2, processes=2)
-    for inputs, names in ((image, "[mine, changed], image"), (None, "[mine, changed]")):
+    for inputs, names in ((image, ", image"), (whole, ", whole"), (None, "")):
         run = wb.profile(manager, inputs, effort="quick", measure=measure)
-        assert next_step(run.path).endswith(f"wb.profile({names})")
+        assert next_step(run.path).endswith(f"wb.profile([mine, changed]{names})")
 
 
 def test_a_program_is_no_run(tmp_path):

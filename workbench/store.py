@@ -343,7 +343,8 @@ def new_run_dir(root: Path, name: str) -> Path:
             number += 1
             path = path.with_name(f"{name}-{number}")
         except OSError as error:
-            raise StoreError(f"cannot be created: {error.strerror}", where=path) from None
+            what, hint = f"cannot be created: {error.strerror}", "choose another --out"
+            raise StoreError(what, where=path, hint=hint) from None
 
 
 def save_run(run: RunRecord, run_dir: Path) -> Path:

@@ -56,6 +56,8 @@ def find_names(m: Measurement) -> Names:
     usual = ("x",) if len(given) == 1 else tuple(f"x{n}" for n in range(1, len(given) + 1))
     pairs = () if isinstance(inputs, dict) else zip(given, usual, strict=True)
     names = tuple(name_in_main(each, name) if each is not None else name for each, name in pairs)
+    whole = "" if inputs is None else name_in_main(inputs, "")
+    names = (whole,) if whole else names  # a variable holds all of them
     usual_name = "manager" if lowered else Names.module
     return Names(name_in_main(module, usual_name), names or usual, run)
 
