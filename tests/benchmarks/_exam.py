@@ -77,11 +77,11 @@ def activation(function, make=image, **sizes):
 def time_mixing(layers, x):
     """A state that decays at each token, and begins with zeros."""
     total, count, results = torch.zeros(1, 96), torch.zeros(1, 96), []
+    keys, values = x[..., :96].tanh(), x[..., 96:]
     for step in range(x.shape[1]):
-        key, values = x[:, step, :96], x[:, step, 96:]
-        weight = torch.exp(key.tanh())
-        results.append((total + weight * values) / (count + weight))
-        total, count = total * 0.9 + weight * values, count * 0.9 + weight
+        weight = torch.exp(keys[:, step])
+        results.append((total + weight * values[:, step]) / (count + weight))
+        total, count = total * 0.9 + weight * values[:, step], count * 0.9 + weight
     return torch.cat((torch.stack(results, 1), x[..., 96:]), -1)
 
 
