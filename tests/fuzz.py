@@ -48,7 +48,7 @@ from workbench.models.inputs import choose_inputs
 from workbench.models.loader import LoadedModel
 from workbench.options import ExportOptions
 from workbench.records.codec import to_json, to_plain
-from workbench.records.layers import Layers
+from workbench.records.layer_sidecar import Layers
 from workbench.records.recipe import Recipe
 from workbench.records.runs import Ceilings, Probe
 from workbench.report.artifacts import check_run, write_artifacts

@@ -16,7 +16,7 @@ from workbench.analysis.roofline import build_roof
 from workbench.analysis.run import Measurement, Run
 from workbench.frames import QUALITY
 from workbench.records.exports import Partition
-from workbench.records.layers import Instruction, Method, Origin, Value, XNode, XValue
+from workbench.records.layer_sidecar import Instruction, Method, Origin, Value, XNode, XValue
 from workbench.records.runs import Batch, Ceilings, Experiment, Plan, Probe, RunRecord, Session
 from workbench.store import save_run
 

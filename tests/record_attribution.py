@@ -19,7 +19,7 @@ from layer_truth import Record, probe_command, read_plans, true_modules, true_no
 
 from workbench.analysis.ledger import build_ledger
 from workbench.records.codec import parse_json, structure
-from workbench.records.layers import Layers
+from workbench.records.layer_sidecar import Layers
 from workbench.trace.etdump import read_etdump
 
 GOLDEN = Path(__file__).parent / "data" / "attribution"

@@ -23,7 +23,7 @@ from workbench.analysis.attribution import CONFIDENCES, attribute_layers
 from workbench.analysis.ledger import build_ledger
 from workbench.export.sidecar import outline_pte
 from workbench.records.codec import parse_json, structure
-from workbench.records.layers import Layers
+from workbench.records.layer_sidecar import Layers
 from workbench.run.build import find_compiler, installed_compiler
 from workbench.run.isa import read_isa
 from workbench.run.runner import find_runner

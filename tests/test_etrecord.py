@@ -19,7 +19,7 @@ from workbench.export.origins import EdgeNode, share_layers
 from workbench.export.pte import NO_HANDLE
 from workbench.export.sidecar import outline_program, outline_pte
 from workbench.frames import LEDGER
-from workbench.records.layers import Instruction, Layers, Method, Origin
+from workbench.records.layer_sidecar import Instruction, Layers, Method, Origin
 
 
 class Net(nn.Module):

@@ -24,7 +24,7 @@ from workbench import store
 from workbench.errors import RunnerError, StoreError, UsageError
 from workbench.options import MeasureOptions
 from workbench.records.exports import Tensor
-from workbench.records.layers import Layers
+from workbench.records.layer_sidecar import Layers
 from workbench.records.pairing import BY_ORDER, pair_experiments
 from workbench.run import steps as timing
 from workbench.run.build import installed_compiler

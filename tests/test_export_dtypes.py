@@ -29,7 +29,7 @@ from workbench.export.quantize import quantize_activations
 from workbench.models.loader import LoadedModel
 from workbench.models.zoo.toy_cnn import fill_weights
 from workbench.options import QUANTISER_REWRITES, ExportOptions
-from workbench.records.layers import Instruction, Layers, Method, Origin, XNode
+from workbench.records.layer_sidecar import Instruction, Layers, Method, Origin, XNode
 
 
 class Mixed(nn.Module):

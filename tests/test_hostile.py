@@ -207,7 +207,7 @@ READ_ARRAYS = "from workbench.models.inputs import read_arrays; read_arrays(path
 READ_STATE = "wb.load_model('toy_cnn', state_dict=path)"
 READ_RECORD = (
     "from workbench.export.etrecord import add_etrecord; "
-    "from workbench.records.layers import Layers, Method; "
+    "from workbench.records.layer_sidecar import Layers, Method; "
     "add_etrecord(Layers('', (Method('forward', (), {}),)), Path(path))"
 )
 

@@ -22,7 +22,7 @@ import workbench as wb
 from workbench.errors import RunnerError, StoreError, UsageError
 from workbench.export.sidecar import outline_pte, resize
 from workbench.records.exports import Tensor
-from workbench.records.layers import Instruction, Layers, Method, XNode, XValue
+from workbench.records.layer_sidecar import Instruction, Layers, Method, XNode, XValue
 from workbench.run import runner as runners
 from workbench.run.build import find_operator_libraries
 from workbench.run.tensor_files import locate_inputs, random_bytes, read_output

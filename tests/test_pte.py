@@ -11,7 +11,7 @@ from workbench.export.flops import kernel_flops, xnode_flops
 from workbench.export.pte import parse_schema, read_flatbuffer
 from workbench.export.sidecar import outline_pte
 from workbench.records.codec import parse_json, structure, to_json
-from workbench.records.layers import Layers
+from workbench.records.layer_sidecar import Layers
 
 PTE = (Path(__file__).parent / "data" / "etdump" / "two_methods.pte").read_bytes()
 

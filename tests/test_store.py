@@ -15,7 +15,7 @@ import workbench as wb
 from workbench import store
 from workbench.errors import StoreError, UsageError, WorkbenchError
 from workbench.records.exports import Export, Tensor
-from workbench.records.layers import Layers
+from workbench.records.layer_sidecar import Layers
 from workbench.store import remove_partials
 
 

@@ -12,7 +12,7 @@ from workbench.analysis.xnnpack.predicted_operators import (
     match_names,
     predict_operators,
 )
-from workbench.records.layers import Instruction, XNode, XValue
+from workbench.records.layer_sidecar import Instruction, XNode, XValue
 
 IMAGE = (1, 8, 8, 6)
 

@@ -26,7 +26,7 @@ from workbench.records.codec import (
     to_json,
 )
 from workbench.records.exports import Export
-from workbench.records.layers import Layers
+from workbench.records.layer_sidecar import Layers
 from workbench.records.recipe import Recipe
 from workbench.records.runs import Note, Notes, RunRecord
 

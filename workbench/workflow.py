@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from workbench import plugin
 from workbench.analysis.describe import describe_latency
 from workbench.analysis.findings.rules import find_bottlenecks
+from workbench.analysis.findings_frame import find_trials
 from workbench.analysis.machine_code import keep_places
 from workbench.analysis.open import open_run
 from workbench.analysis.operators import Scheme, load_scheme
 from workbench.analysis.run import Run
-from workbench.analysis.trials import find_trials
 from workbench.analysis.verdict import reach_verdict
 from workbench.errors import StoreError, UsageError, WorkbenchError, unknown_name
 from workbench.export.artifact import apply_recipe, export_model, keep_models

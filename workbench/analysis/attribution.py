@@ -17,7 +17,15 @@ from workbench.analysis.xnnpack.predicted_operators import (
     predict_operators,
 )
 from workbench.frames import ATTRIBUTION, LEDGER
-from workbench.records.layers import Instruction, Layers, Method, Origin, Value, XNode, XValue
+from workbench.records.layer_sidecar import (
+    Instruction,
+    Layers,
+    Method,
+    Origin,
+    Value,
+    XNode,
+    XValue,
+)
 
 #: Columns of ``frames.ATTRIBUTION``, and these by the key of a ledger row.
 _Columns = dict[str, Any]

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from workbench.records.layers import Instruction, Method, Origin, Value, XNode
+from workbench.records.layer_sidecar import Instruction, Method, Origin, Value, XNode
 
 #: A tensor: of the method by its number, or of a delegate by its instruction and id.
 TensorId = tuple[int, int]

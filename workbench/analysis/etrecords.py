@@ -6,7 +6,7 @@ from pathlib import Path
 from workbench.errors import StoreError
 from workbench.export.etrecord import add_etrecord, read_etrecord
 from workbench.export.program import list_etrecords
-from workbench.records.layers import Layers
+from workbench.records.layer_sidecar import Layers
 from workbench.records.runs import PlannedProgram
 from workbench.store import ETRECORD
 

@@ -19,7 +19,7 @@ from workbench.errors import StoreError, WorkbenchError
 from workbench.export.program import Program, open_program
 from workbench.key import make_key
 from workbench.records.exports import Export
-from workbench.records.layers import Layers
+from workbench.records.layer_sidecar import Layers
 from workbench.records.runs import (
     TRACED_CLOCK,
     Experiment,

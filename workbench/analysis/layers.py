@@ -14,7 +14,7 @@ from workbench.analysis.xnnpack.predicted_operators import (
     trace_back,
 )
 from workbench.frames import ATTRIBUTION, LAYERS, LEDGER, OPERATORS
-from workbench.records.layers import Layers
+from workbench.records.layer_sidecar import Layers
 
 #: Names for the empty path, which is the model, and for no layer.
 THE_MODEL, NO_LAYER = "(the model itself)", "(no layer)"

@@ -16,6 +16,7 @@ import pandas as pd
 from workbench import emulation, frames, wording
 from workbench.analysis import (
     dtypes,
+    findings_frame,
     layers,
     line_times,
     machine_code,
@@ -25,7 +26,6 @@ from workbench.analysis import (
     resources,
     roofline,
     statistics,
-    trials,
 )
 from workbench.analysis.attribution import UNSIZED, attribute_layers, find_method
 from workbench.analysis.compare_exports import Original, model_spec
@@ -49,7 +49,7 @@ from workbench.errors import StoreError
 from workbench.export.sidecar import resize
 from workbench.options import RUNTIMES
 from workbench.records.exports import Export, Identity
-from workbench.records.layers import Layers, Method
+from workbench.records.layer_sidecar import Layers, Method
 from workbench.records.runs import (
     EXPORTED,
     GIVEN,
@@ -569,12 +569,14 @@ class Measurement(Noun):
     @property
     def scope(self) -> Scope:
         """What a trial has to agree with, beside the program, to hold for it."""
-        return trials.find_scope(self)
+        return findings_frame.find_scope(self)
 
     @property
     def trials(self) -> list[Trial]:
         """The remedies that were tried on its program, in its scope."""
-        made = trials.read_trials(self.run.path) if self.export and not self.emulated else ()
+        made = (
+            findings_frame.read_trials(self.run.path) if self.export and not self.emulated else ()
+        )
         sha256 = self.export.sha256 if self.export else ""
         return [each for each in made if (each.program, each.scope) == (sha256, self.scope)]
 
@@ -596,7 +598,7 @@ class Measurement(Noun):
     @property
     def findings(self) -> pd.DataFrame:
         """Optimisation opportunities, the most promising first: ``frames.FINDINGS``."""
-        return mark_frame(self, trials.tabulate_findings(self.opportunities, self))
+        return mark_frame(self, findings_frame.tabulate_findings(self.opportunities, self))
 
     @property
     def is_given(self) -> bool:

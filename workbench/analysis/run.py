@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from workbench import frames
-from workbench.analysis import operators, quality, roofline, statistics, trials
+from workbench.analysis import findings_frame, operators, quality, roofline, statistics
 from workbench.analysis.comparison import Comparison
 from workbench.analysis.describe import name_record, tabulate_description
 from workbench.analysis.etrecords import explain_etrecords, link_etrecord
@@ -32,7 +32,7 @@ from workbench.errors import StoreError, WorkbenchError, unknown_name
 from workbench.export.etrecord import add_etrecord
 from workbench.options import RUNTIMES
 from workbench.records.codec import to_json
-from workbench.records.layers import Layers
+from workbench.records.layer_sidecar import Layers
 from workbench.records.runs import Note, PlannedProgram, RunRecord, Session
 from workbench.records.trials import Applied, Trial
 from workbench.shown import draw_page
@@ -382,7 +382,7 @@ class Run(Noun):
     @property
     def findings(self) -> pd.DataFrame:
         """Optimisation opportunities, the most promising first: ``frames.FINDINGS``."""
-        return mark_frame(self, trials.tabulate_findings(self.opportunities, self))
+        return mark_frame(self, findings_frame.tabulate_findings(self.opportunities, self))
 
     def apply(
         self, finding: Finding | str | None = None, model: Any = None, inputs: Any = None,
@@ -417,7 +417,7 @@ class Run(Noun):
         'Net: 1.31x faster ...'
         >>> print(after.applied.diff)  # doctest: +SKIP
         """
-        apply = trials.find_verb("apply_remedies", "applies remedies")
+        apply = findings_frame.find_verb("apply_remedies", "applies remedies")
         return apply(self, finding, model, inputs, **settings)  # type: ignore[no-any-return]
 
     @cached_property
@@ -429,7 +429,7 @@ class Run(Noun):
     def keep(self, record: Trial | Applied) -> None:
         """Keep in its folder what a remedy brought, or which remedies its second program has."""
         if isinstance(record, Trial):
-            trials.keep_trial(self.path, record)
+            findings_frame.keep_trial(self.path, record)
         else:
             atomic_write(self.path / APPLIED, to_json(record))
 

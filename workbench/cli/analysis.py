@@ -35,7 +35,7 @@ from workbench.progress import show_progress
 from workbench.records.pairing import AXES, PARTS
 
 if TYPE_CHECKING:
-    from workbench.analysis.run import Run
+    from workbench.analysis.run import Measurement, Run
     from workbench.plots.tables import Table
 
 
@@ -190,17 +190,7 @@ def findings(
         return measure_applied(run, apply, model)
     name = experiment or run.subject.name
     measurement = run[name, threads] if threads else run[name]
-    notes: tuple[str, ...] = ()
-    if check:
-        from workbench.analysis.trials import find_trials
-
-        finding, limits = "" if check == "first" else check, {"budget_s": budget} if budget else {}
-        with show_progress() as progress:
-            tried = find_trials()(
-                measurement, model or None, finding=finding, progress=progress, **limits
-            )
-        if not tried:
-            notes = ("nothing was tried: no finding has a remedy that was not tried before",)
+    notes = try_findings(measurement, model, check, budget) if check else ()
     opportunities = measurement.opportunities
     records = [to_record(each, rank) for rank, each in enumerate(opportunities, 1)]
     record = {"run_dir": run_dir, "emulated": measurement.emulated, "findings": records}
@@ -219,6 +209,22 @@ def findings(
     step = advise_next(measurement, opportunities, variable)
     lines += [] if measurement.sidecar else [NO_PROGRAM]
     return Output(lines, record, step=step, notes=notes)
+
+
+def try_findings(
+    measurement: Measurement, model: str, check: str, budget: float | None
+) -> tuple[str, ...]:
+    """Try the remedies of findings; a note if none was tried."""
+    from workbench.analysis.findings_frame import find_trials
+
+    finding, limits = "" if check == "first" else check, {"budget_s": budget} if budget else {}
+    with show_progress() as progress:
+        tried = find_trials()(
+            measurement, model or None, finding=finding, progress=progress, **limits
+        )
+    if tried:
+        return ()
+    return ("nothing was tried: no finding has a remedy that was not tried before",)
 
 
 def measure_applied(run: Run, name: str, model: str) -> Output:

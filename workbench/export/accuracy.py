@@ -27,7 +27,7 @@ from workbench.upstream import tree_leaves
 
 if TYPE_CHECKING:
     from workbench.models.loader import LoadedModel
-    from workbench.records.layers import Layers
+    from workbench.records.layer_sidecar import Layers
 
 
 def coarse_kernels(torch_name: str, operators: Mapping[str, int]) -> str:

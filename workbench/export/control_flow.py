@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from workbench.records.layers import Instruction
+from workbench.records.layer_sidecar import Instruction
 from workbench.upstream import operator_of
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from workbench.export import origins as links
 from workbench.export.code_lines import Sources
 from workbench.export.origins import EdgeNode
 from workbench.export.pte import NO_HANDLE
-from workbench.records.layers import Instruction, Layers, Method, Origin
+from workbench.records.layer_sidecar import Instruction, Layers, Method, Origin
 
 #: The last graph before partitioning, and the one before that.
 _GRAPHS = ("edge_after_transform", "edge_dialect_exported_program")

@@ -7,7 +7,7 @@ import torch
 from torch.export import ExportedProgram
 
 from workbench.export.sidecar import count_calls
-from workbench.records.layers import Layers
+from workbench.records.layer_sidecar import Layers
 
 aten: Any = torch.ops.aten
 #: The kernel that is left of an ``index_put`` and a ``copy_``.

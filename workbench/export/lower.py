@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from executorch.exir import EdgeProgramManager, ExecutorchProgramManager
 
     from workbench.models.loader import Call, LoadedModel
-    from workbench.records.layers import Layers
+    from workbench.records.layer_sidecar import Layers
 
 
 #: The least signal to noise ratio of values in a quantised program, against its graph, in dB.

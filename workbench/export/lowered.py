@@ -23,7 +23,7 @@ from workbench.records.exports import (
     Tensor,
     find_worst,
 )
-from workbench.records.layers import Layers
+from workbench.records.layer_sidecar import Layers
 
 #: Measures the quantisation noise of each layer; None if nothing was quantised.
 MeasureNoise = Callable[[], tuple[LayerNoise, ...]] | None

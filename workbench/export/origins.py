@@ -18,7 +18,7 @@ from workbench.export.code_lines import Sources
 from workbench.export.control_flow import list_calls, place_calls, runtime_name
 from workbench.export.pte import NO_HANDLE
 from workbench.export.rewriter import read_mark
-from workbench.records.layers import Instruction, Method, Origin, XNode
+from workbench.records.layer_sidecar import Instruction, Method, Origin, XNode
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram

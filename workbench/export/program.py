@@ -18,7 +18,7 @@ from workbench.frames import DEPENDENCE
 from workbench.options import RUNTIMES
 from workbench.progress import is_interactive
 from workbench.records.exports import Export, Tensor
-from workbench.records.layers import Layers
+from workbench.records.layer_sidecar import Layers
 from workbench.shown import show_noun
 from workbench.upstream import tree_flatten, tree_map_tensors, tree_unflatten
 from workbench.wording import format_size

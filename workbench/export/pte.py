@@ -16,7 +16,7 @@ from typing import Any
 
 from workbench.errors import WorkbenchError
 from workbench.export.flops import xnode_flops
-from workbench.records.layers import XNode, XValue
+from workbench.records.layer_sidecar import XNode, XValue
 
 #: The schema language's names for scalars, and those of ``struct``.
 SCALARS = {

@@ -17,7 +17,15 @@ from workbench.export.etrecord import add_etrecord
 from workbench.export.flops import kernel_flops, xnode_flops
 from workbench.export.pte import entry, outline_xnnpack, read_pte, xnnpack_tensor
 from workbench.records.exports import Tensor
-from workbench.records.layers import FilePart, Instruction, Layers, Method, Value, XNode, XValue
+from workbench.records.layer_sidecar import (
+    FilePart,
+    Instruction,
+    Layers,
+    Method,
+    Value,
+    XNode,
+    XValue,
+)
 
 if TYPE_CHECKING:
     from executorch.exir import ExecutorchProgramManager

@@ -18,7 +18,7 @@ from workbench.export.program import Program
 from workbench.export.sidecar import WIDTHS
 from workbench.models.pt2 import read_graph
 from workbench.plots.tables import Table, show_note, show_table, to_markdown
-from workbench.records.layers import Instruction, Layers, Method, Value, XNode, XValue
+from workbench.records.layer_sidecar import Instruction, Layers, Method, Value, XNode, XValue
 from workbench.store import read_file
 from workbench.wording import format_size, plural
 

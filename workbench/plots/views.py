@@ -12,13 +12,13 @@ from workbench.analysis.compare_exports import compare_exports, list_partition
 from workbench.analysis.describe import NO_PROGRAM
 from workbench.analysis.dtypes import describe_dtypes
 from workbench.analysis.findings import commands
+from workbench.analysis.findings_frame import Findings
 from workbench.analysis.layers import name_layer
 from workbench.analysis.machine_code import explain_lack
 from workbench.analysis.operators import drop_overhead, label_operators, name_function
 from workbench.analysis.roofline import place_layers
 from workbench.analysis.run import Comparison, Measurement, Run
 from workbench.analysis.speedup import FALSE_DISCOVERIES
-from workbench.analysis.trials import Findings
 from workbench.errors import unknown_name
 from workbench.export.program import Program
 from workbench.plots.breakdown import NO_LAYERS, NO_ROOFLINE, name_sides

@@ -21,7 +21,7 @@ from workbench.export.sidecar import read_interface
 from workbench.options import RUNTIMES, Progress
 from workbench.process import silence
 from workbench.records.exports import Tensor
-from workbench.records.layers import Instruction, Layers, Method, Origin
+from workbench.records.layer_sidecar import Instruction, Layers, Method, Origin
 from workbench.run.tensor_files import read_output
 from workbench.upstream import operator_label
 

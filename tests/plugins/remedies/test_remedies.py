@@ -20,7 +20,7 @@ from workbench.analysis.findings.text import (
     list_commands,
     write_findings,
 )
-from workbench.analysis.trials import read_trials
+from workbench.analysis.findings_frame import read_trials
 from workbench.errors import ExportError, UsageError
 from workbench.export.lower import lower_model
 from workbench.export.traced import trace_model

@@ -11,7 +11,7 @@ from workbench.analysis.findings.finding import Finding, Gain
 from workbench.analysis.findings.gains import keys_of, time_spent
 from workbench.analysis.roofline import NEAR_ROOF, Roof
 from workbench.analysis.run import Measurement
-from workbench.records.layers import Value
+from workbench.records.layer_sidecar import Value
 from workbench.wording import format_size, plural
 
 #: Channels of a vector of any CPU, and the most channels of an image.

@@ -88,9 +88,10 @@ def use_remedy(m: Measurement, name: str) -> dict[str, Any]:
 def combine_remedies(m: Measurement, findings: Sequence[Finding]) -> str:
     """One command with the remedies of a program's findings; empty if these are not several.
 
-    Remedies that were tried and do not help are left out.
+    Remedies that were tried and not shown to help are left out.
     """
-    helping = [each for each in findings if each.remedy and not each.is_hopeless]
+    able = (each for each in findings if each.remedy and not each.is_hopeless)
+    helping = [each for each in able if each.trial is None or each.helps]
     remedies = dict.fromkeys(each.remedy for each in helping if not each.by_hand)
     names = [name for name in remedies if name in REMEDIES]
     if len(names) < 2 or m.export is None:

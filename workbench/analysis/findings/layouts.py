@@ -14,7 +14,7 @@ from workbench.analysis.findings import commands
 from workbench.analysis.findings.finding import Finding, Gain
 from workbench.analysis.findings.gains import keys_of, time_spent
 from workbench.analysis.run import Measurement
-from workbench.records.layers import Value
+from workbench.records.layer_sidecar import Value
 from workbench.wording import plural
 
 #: What to do, and the same in code.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from workbench.records.layers import XNode, XValue
+from workbench.records.layer_sidecar import XNode, XValue
 
 
 @dataclass(eq=False)

@@ -9,7 +9,7 @@ import numpy as np
 
 from workbench.analysis.xnnpack import rewrites
 from workbench.analysis.xnnpack.graph import Node, XGraph, define_graph
-from workbench.records.layers import Instruction, XNode, XValue
+from workbench.records.layer_sidecar import Instruction, XNode, XValue
 
 _NAMES = {
     "argmaxpool": r"Arg ?Max Pooling \(", "avgpool": r"Average Pooling \(",
