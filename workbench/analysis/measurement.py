@@ -574,11 +574,10 @@ class Measurement(Noun):
     @property
     def trials(self) -> list[Trial]:
         """The remedies that were tried on its program, in its scope."""
-        made = (
-            findings_frame.read_trials(self.run.path) if self.export and not self.emulated else ()
-        )
-        sha256 = self.export.sha256 if self.export else ""
-        return [each for each in made if (each.program, each.scope) == (sha256, self.scope)]
+        if self.export is None or self.emulated:
+            return []
+        program, trials = self.export.sha256, findings_frame.read_trials(self.run.path)
+        return [each for each in trials if (each.program, each.scope) == (program, self.scope)]
 
     @property
     def potential(self) -> Potential:

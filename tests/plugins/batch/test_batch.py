@@ -440,6 +440,7 @@ def test_runs_that_were_measured_one_by_one_are_put_on_the_page_of_a_batch():
     page = wb.collect_runs([wb.sample_run("vit_tiny"), wb.open_run(wb.sample_run("toy_cnn"))])
     text = html.unescape(page.html)
     assert page.html.startswith("<iframe") and "vit_tiny" in text and "toy_cnn" in text
+    assert "[data-jp-theme-light=false] .wb-batch{" in page.html
     ab = wb.open_run(wb.sample_run("vit_tiny")).compare()
     assert f"{ab.latency['speedup'].iloc[0]:.2f}x" in text
     assert "vit_tiny" in str(page)

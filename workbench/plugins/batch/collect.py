@@ -12,8 +12,15 @@ from workbench.plugins.batch.matrix import Cell, Matrix
 from workbench.plugins.batch.portfolio import Portfolio, list_rows, render_index
 
 _FRAME = (
-    '<iframe title="Batch" sandbox="allow-scripts" width="100%" height="{}" srcdoc="{}"></iframe>'
+    '<iframe class="wb-batch" title="Batch" sandbox="allow-scripts" width="100%" height="{}" '
+    'srcdoc="{}"></iframe>'
 )
+#: A frame follows the system's theme and does not see the notebook's: where they differ, its
+#: colours are turned over.
+_THEME = (
+    "<style>@media screen and (prefers-color-scheme:light){{[data-jp-theme-light=false] {0}}}"
+    "@media screen and (prefers-color-scheme:dark){{[data-jp-theme-light=true] {0}}}</style>"
+).format(".wb-batch{filter:invert(0.9) hue-rotate(180deg)}")
 
 
 def collect_runs(runs: Sequence[Run | str | Path], *, height: int = 800) -> Table:
@@ -32,7 +39,7 @@ def collect_runs(runs: Sequence[Run | str | Path], *, height: int = 800) -> Tabl
     updated = max((run.record.started for run in opened), default="")
     text = render_index(Portfolio(to_plain(Matrix()), cells, updated))
     names = ", ".join(dict.fromkeys(cell.label for cell in cells))
-    page = _FRAME.format(height, html.escape(text))
+    page = _FRAME.format(height, html.escape(text)) + _THEME
     return Table(page, show_note(f"The page of {names}.").markdown)
 
 

@@ -112,7 +112,7 @@ def read_history(roots: Iterable[str | Path] = (".",)) -> History:
     problems, names = [], dict[str, str]()
     for run_dir in find_all_runs(roots):
         try:
-            rows += _rows_of(open_run(run_dir), names)
+            rows += _rows_of(open_run(run_dir), run_dir, names)
         except WorkbenchError as error:
             problems.append(str(error))
     kinds = {"threads": "int64", "restarts": "int64", "emulated": "bool"}
@@ -144,7 +144,7 @@ def find_all_runs(roots: Iterable[str | Path]) -> list[Path]:
     return list(runs.values())
 
 
-def _rows_of(run: Run, names: dict[str, str]) -> Iterator[dict[str, Any]]:
+def _rows_of(run: Run, run_dir: Path, names: dict[str, str]) -> Iterator[dict[str, Any]]:
     """The rows of a run; ``names`` has what the programs of each line are called."""
     started, runner = _in_utc(run), f"{run.record.runner.get('kind')} runner"
     has_times = any(batch.wall_ns for session in run.record.counted for batch in session.batches)
@@ -158,7 +158,7 @@ def _rows_of(run: Run, names: dict[str, str]) -> Iterator[dict[str, Any]]:
         yield {
             **facts,
             "line": "; ".join([*parts, runner, m.clock]),
-            "run_dir": str(run.path),
+            "run_dir": str(run_dir),
             "run": run.title,
             "started": started,
             "clock": m.clock,
