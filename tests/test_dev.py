@@ -213,7 +213,7 @@ def test_a_finished_setup_is_not_repeated(dev, finished):
 def test_a_command_adds_what_it_needs(dev, finished):
     dev.install("lab")
     dev.setup([])
-    assert finished == [f"{ROOT}[docs,lab,test]"]
+    assert finished == [f"{ROOT}[lab,test]", f"{ROOT}[docs,lab,test]"]
 
 
 def test_changed_pins_start_from_a_new_venv(dev, finished):
