@@ -781,10 +781,11 @@ _KINDS = (
         lambda: tokens(many_layers, *_linear(32, 6)),
     )),
     ("loops from zeros", "", "loops", (
-        lambda: tokens(time_mixing),
-        lambda: tokens(lambda m, x: sums_of_steps(x.unbind(1), lambda state, new: state + new)),
+        lambda: tokens(time_mixing, count=32),
         lambda: tokens(lambda m, x: sums_of_steps(
-            [x[:, step] for step in range(128)], torch.maximum)),
+            x.unbind(1), lambda state, new: state + new), count=32),
+        lambda: tokens(lambda m, x: sums_of_steps(
+            [x[:, step] for step in range(32)], torch.maximum), count=32),
     )),
     ("comparisons", "", "functions", (
         lambda: image(lambda m, x: x * (fn.max_pool2d(x, 3, 1, 1) == x).float()),
