@@ -483,7 +483,7 @@ def test_a_cell_that_takes_too_long_is_stopped(run_dir, write_notebook, short_ce
         wb.make_report(run_dir, notebook=path)
 
 
-@pytest.mark.whole
+@pytest.mark.cases
 def test_a_kernel_that_dies_at_its_start_is_started_once_more(run_dir, write_notebook, monkeypatch):
     path, mark = write_notebook("run_dir = ''", "print('done')"), run_dir.parent / "died"
     die = f"import pathlib, sys; mark = pathlib.Path({str(mark)!r})\n"
