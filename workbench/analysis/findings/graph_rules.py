@@ -62,10 +62,10 @@ def _find_rewrite(m: Measurement, remedy: str) -> Rewrite | None:
     return next((each for each in rewrites if each.name == remedy and each.parts), None)
 
 
-def _of_program(remedy: str) -> Rewrite | None:
+def _of_program(remedy: str, kept: float = 0.0) -> Rewrite | None:
     """A remedy that is tried on the whole program, of which nothing was shown; None without it."""
     entry = REMEDIES.get(remedy)
-    return Rewrite(remedy, entry.text, (), 0.0, None) if entry else None
+    return Rewrite(remedy, entry.text, (), kept, None) if entry else None
 
 
 def find_replaceable(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
@@ -289,7 +289,7 @@ def find_caches(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]
         ),
         keys,
         f"let ExecuTorch write it in place; or {_OUTPUTS}",
-        rewrite=Rewrite("in_place", REMEDIES["in_place"].text, (), written_share, None),
+        rewrite=_of_program("in_place", written_share),
         **commands.use_remedy(m, "in_place"),
     )
 
@@ -439,10 +439,10 @@ def find_calls(m: Measurement, unclaimed: Collection[str]) -> Iterator[Finding]:
 def _find_starting(m: Measurement, delegates: pd.Series) -> list[str]:
     """The call of a delegate that takes longer than all others together, as it starts more."""
     *other_calls, longest = delegates.sort_values().index
-    counts = Counter(key.partition("/")[0] for key in m.costs.index)
-    started = sum(counts[key.partition("/")[0]] for key in other_calls)
+    counts = Counter(map(dataflow.instruction_of, m.costs.index))
+    started = sum(counts[dataflow.instruction_of(key)] for key in other_calls)
     is_longer = delegates[longest] > delegates[other_calls].sum()
-    return [longest] if is_longer and counts[longest.partition("/")[0]] > started else []
+    return [longest] if is_longer and counts[dataflow.instruction_of(longest)] > started else []
 
 
 def _tell_fragments(

@@ -116,9 +116,8 @@ def _is_image(each: Any) -> bool:
 
 def _has_images(finder: Finder) -> bool:
     """Whether a graph computes anything channels last."""
-    if "images" not in finder.memory:
-        finder.memory["images"] = any(node.target in _OF_IMAGES for node in finder.nodes)
-    return finder.memory["images"]  # type: ignore[no-any-return]
+    nodes = finder.nodes
+    return bool(finder.recall("images", lambda: any(node.target in _OF_IMAGES for node in nodes)))
 
 
 def _list_before(node: Node) -> list[Node]:

@@ -100,15 +100,17 @@ def find_unbounded(finder: Finder) -> set[Node]:
 
     A 0 does not choose it away, as a truth value does: such as the logarithm of what is above 0.
     """
-    if "unbounded" not in finder.memory:
+
+    def collect() -> set[Node]:
         tests = filter(_asks_for_infinity, finder.nodes)
         unbounded = {operand for test in tests for operand in test.all_input_nodes}
-        finder.memory["unbounded"] = unbounded
         for node in finder.nodes:
             reads_some = not unbounded.isdisjoint(node.all_input_nodes)
             if node.target not in PRODUCTS and (reads_some or not _is_bounded(finder, node)):
                 unbounded.add(node)
-    return finder.memory["unbounded"]  # type: ignore[no-any-return]
+        return unbounded
+
+    return finder.recall("unbounded", collect)  # type: ignore[no-any-return]
 
 
 def _asks_for_infinity(node: Node) -> bool:

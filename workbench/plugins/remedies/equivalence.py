@@ -126,6 +126,12 @@ class Finder:
         #: What equal parts are, by whatever identifies them.
         self.memory: dict[Any, Any] = {}
 
+    def recall(self, key: Any, compute: Callable[[], Any]) -> Any:
+        """What was computed for a key before, or is now."""
+        if key not in self.memory:
+            self.memory[key] = compute()
+        return self.memory[key]
+
     def is_outside(self, node: Node) -> bool:
         """Whether an operator is not delegated, as far as is known."""
         return self.outside is None or node.name in self.outside
@@ -186,9 +192,7 @@ class Finder:
         build, *how = getattr(each.build, "args", (each.build,))  # of a partial one, what it calls
         code = getattr(build, "__code__", build)
         key = ("proof", code, *how, each.text, self.identify(each.nodes, each.sources))
-        if key not in self.memory:
-            self.memory[key] = self._compare(each)
-        ratio = self.memory[key]
+        ratio = self.recall(key, lambda: self._compare(each))
         if ratio < least_db(value(each.sources[0])):
             return None
         return replace(each, sqnr_db=ratio)

@@ -3,6 +3,7 @@
 import contextlib
 import math
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -88,9 +89,7 @@ def find_function(finder: Finder, last: Node) -> Equivalent | None:
         if len(work) < 2 and not lacks:
             continue
         key = finder.identify(nodes, [source])
-        if key not in finder.memory:
-            finder.memory[key] = _identify(finder, nodes, source)
-        match = finder.memory[key]
+        match = finder.recall(key, partial(_identify, finder, nodes, source))
         if match and (match[0].cost < len(work) or lacks):
             function, sqnr_db = match
             text = f"{function.text} instead of {len(work)} operators"

@@ -418,12 +418,10 @@ def _count_alike(finder: Finder, node: Node) -> int:
             return None
         cut = next(iter(cuts.values()))
         wholes = {part: each.source for part, each in cuts.items()}
-        call = map_arg((node.args, node.kwargs), lambda each: str(wholes.get(each, each)))
-        return node.target, str(call), cut.axis, cut.drops
+        operands = map_arg((node.args, node.kwargs), lambda each: str(wholes.get(each, each)))
+        return node.target, str(operands), cut.axis, cut.drops
 
-    counts = finder.memory.get("cuts")
-    if counts is None:
-        counts = finder.memory["cuts"] = Counter(map(name, finder.nodes))
+    counts = finder.recall("cuts", lambda: Counter(map(name, finder.nodes)))
     return counts[name(node)]  # type: ignore[no-any-return]
 
 
@@ -495,8 +493,6 @@ def _share_input(finder: Finder, last: Node) -> Equivalent | None:
 
 def _concatenate(finder: Finder, layers: list[Node], place: int) -> torch.Tensor:
     """The weights of several layers in one tensor, the same each time."""
+    tensors: list[Any] = [finder.constants[layer.args[place]] for layer in layers]  # type: ignore[index]
     key = ("whole", place, tuple(layers))
-    if key not in finder.memory:
-        tensors: list[Any] = [finder.constants[layer.args[place]] for layer in layers]  # type: ignore[index]
-        finder.memory[key] = torch.cat(tensors)
-    return finder.memory[key]
+    return finder.recall(key, lambda: torch.cat(tensors))  # type: ignore[no-any-return]

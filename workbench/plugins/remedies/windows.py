@@ -6,6 +6,7 @@ is to it is shown on random tensors.
 
 import operator
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -72,9 +73,7 @@ def find_convolution(finder: Finder, last: Node) -> Equivalent | None:
         if not moves or not has_work or not is_float(source) or value(source).ndim not in (3, 4):
             continue
         key = ("convolution", finder.identify(nodes, [source]))
-        if key not in finder.memory:
-            finder.memory[key] = _find_filters(finder, nodes, source)
-        filters = finder.memory[key]
+        filters = finder.recall(key, partial(_find_filters, finder, nodes, source))
         if filters is None:
             continue
         height, width = filters.taps[0].shape[2:]
